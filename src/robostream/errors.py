@@ -1,0 +1,43 @@
+"""One exception type for each kind of failure. Every message says what, where, and what to do."""
+
+from __future__ import annotations
+
+
+class RobostreamError(Exception):
+    """Base of every error that this package raises on purpose."""
+
+
+class MetadataError(RobostreamError):
+    """The dataset's metadata is missing, contradicts itself, or has a field of the wrong kind."""
+
+
+class UnsupportedVersionError(MetadataError):
+    """The dataset is written in a format version, or a storage format, that is not read here."""
+
+
+class SelectionError(RobostreamError, ValueError):
+    """`episodes=`, `cameras=` or `features=` asks for something that the dataset does not have."""
+
+
+class SettingError(RobostreamError, ValueError):
+    """An argument has a value that cannot work, alone or together with another one."""
+
+
+class WindowError(RobostreamError, ValueError):
+    """`delta_timestamps` names an unknown key, or an offset that is not a multiple of 1/fps."""
+
+
+class DataFileError(RobostreamError):
+    """A data or video file is missing, truncated, or is not what its name says."""
+
+
+class PictureMatchError(RobostreamError):
+    """No picture of the video belongs to a row within the tolerance."""
+
+
+class DecodeError(RobostreamError):
+    """A video or image could not be decoded to the frames that its index promises."""
+
+
+class StateError(RobostreamError, ValueError):
+    """A saved state does not belong to this dataset, seed or setting, or cannot be made here."""
