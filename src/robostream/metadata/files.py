@@ -1,0 +1,59 @@
+"""Reading one metadata file: JSON, JSON lines, Parquet columns. Every failure names the file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from robostream.errors import MetadataError
+from robostream.source import Source
+
+
+def read_json(source: Source, path: str) -> dict[str, Any]:
+    """The object in a JSON file. Raises `MetadataError` where it is malformed or no object."""
+    return _parse_object(source.read(path), source.describe(path))
+
+
+def read_json_lines(source: Source, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects in a JSON-lines file, each with "FILE, line N" for messages. Blank lines are skipped."""
+    name = source.describe(path)
+    for number, line in enumerate(source.read(path).splitlines(), start=1):
+        if line.strip():
+            where = f"{name}, line {number}"
+            yield where, _parse_object(line, where)
+
+
+def open_parquet(source: Source, path: str) -> pq.ParquetFile:
+    """A Parquet file, its footer read. Raises `MetadataError` where it is truncated or is no Parquet file."""
+    try:
+        return pq.ParquetFile(source.open(path), pre_buffer=True)
+    except pa.ArrowException as error:
+        raise _unreadable(source, path, error) from error
+
+
+def read_columns(source: Source, path: str, file: pq.ParquetFile, columns: list[str]) -> pa.Table:
+    """The named columns, and no others, of an open Parquet file, which is then closed."""
+    try:
+        with file:
+            # `columns` also matches dotted names that begin alike, hence the second selection.
+            return file.read(columns=columns).select(columns)
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(source, path, error) from error
+
+
+def _unreadable(source: Source, path: str, error: Exception) -> MetadataError:
+    return MetadataError(f"{source.describe(path)}: not a readable Parquet file: {error}")
+
+
+def _parse_object(text: bytes, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise MetadataError(f"{where}: malformed JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise MetadataError(f"{where}: expected a JSON object, found {type(value).__name__}")
+    return value
