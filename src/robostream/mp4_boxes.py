@@ -104,7 +104,8 @@ class Box:
                 f" {max(len(self.payload) - at, 0)} bytes"
             )
         flat = np.frombuffer(self.payload[at : at + length], dtype=kind)
-        return flat.reshape(rows, columns).T.astype(np.int64, order="C")
+        values: Int64Array = flat.reshape(rows, columns).T.astype(np.int64, order="C")
+        return values
 
 
 def iter_boxes(data: memoryview, parent: bytes) -> Iterator[Box]:
