@@ -19,7 +19,7 @@ Image = NDArray[np.uint8]
 
 GAIN = 3.0  # 1/s: how fast the gripper closes the distance
 MARGIN = 0.16  # part of the picture kept free around the world's square [0, 1]²
-HEAVY_NOISE = 26.0  # grey levels
+NOISE_LEVEL = {"light": 11.0, "heavy": 20.0}  # grey levels; sets how long a frame takes to decode
 NOISE_SPARE = 64  # pixels a noise layer is larger than the picture, so that it can move
 
 
@@ -90,11 +90,11 @@ class Scene:
         shape = (settings.height, settings.width)
         self._background = _background(np.random.default_rng([settings.seed, episode, 2]), shape)
         self._colours = rng.integers(30, 200, (3, 3))
-        self._noise = _noise_layers(rng, shape) if settings.texture == "heavy" else None
+        self._noise = [_noise_layer(rng, shape, NOISE_LEVEL[settings.texture]) for _ in range(2)]
 
     def picture(self, frame: int) -> Image:
         """(H, W, 3) uint8 RGB with its barcode."""
-        image = self._background.copy() if self._noise is None else self._noisy_background(self._noise, frame)
+        image = self._backdrop(frame)
         radius = self._radius
         for colour, place in zip(self._colours, self._motion.others[frame], strict=True):
             _draw_disc(image, self._pixel(place), 1.3 * radius, colour)
@@ -111,39 +111,35 @@ class Scene:
         inside = MARGIN + (1 - 2 * MARGIN) * place + self._shift
         return np.asarray(inside * self._size + (0, ROWS))
 
-    def _noisy_background(self, noise: tuple[Image, Image], frame: int) -> Image:
+    def _backdrop(self, frame: int) -> Image:
         """The background under two noise layers that drift against each other."""
         height, width = self._background.shape[:2]
         there = int((1 + np.sin(frame * 0.09)) * NOISE_SPARE / 2)
         back = int((1 + np.cos(frame * 0.13)) * NOISE_SPARE / 2)
-        first = noise[0][there : there + height, back : back + width]
-        second = noise[1][back : back + height, there : there + width]
-        return np.asarray((self._background >> 1) + first + second)
+        first = self._noise[0][there : there + height, back : back + width]
+        second = self._noise[1][back : back + height, there : there + width]
+        return np.asarray(self._background + first + second)
 
 
 def _background(rng: np.random.Generator, shape: tuple[int, int]) -> Image:
-    """A smooth gradient between four colours with a slow ripple, (H, W, 3)."""
+    """A smooth gradient between four colours with a slow ripple, (H, W, 3) in [0, 127]."""
     y = np.linspace(0, 1, shape[0])[:, None, None]
     x = np.linspace(0, 1, shape[1])[None, :, None]
-    corners = rng.uniform(40, 215, (2, 2, 3))
+    corners = rng.uniform(0, 127, (2, 2, 3))
     mixed = (1 - y) * ((1 - x) * corners[0, 0] + x * corners[0, 1])
     mixed = mixed + y * ((1 - x) * corners[1, 0] + x * corners[1, 1])
     ripple = 15 * np.sin(2 * np.pi * (x * rng.uniform(1, 3) + y * rng.uniform(1, 3)))
-    return np.asarray(np.clip(mixed + ripple, 0, 255).astype(np.uint8))
+    return np.asarray(np.clip(mixed + ripple, 0, 127).astype(np.uint8))
 
 
-def _noise_layers(rng: np.random.Generator, shape: tuple[int, int]) -> tuple[Image, Image]:
-    """Two textures of several grain sizes, each (H + NOISE_SPARE, W + NOISE_SPARE, 3) in [0, 63]."""
+def _noise_layer(rng: np.random.Generator, shape: tuple[int, int], level: float) -> Image:
+    """A texture of several grain sizes, (H + NOISE_SPARE, W + NOISE_SPARE, 3) in [0, 63]."""
     height, width = (side + NOISE_SPARE for side in shape)
-
-    def layer() -> Image:
-        total = np.full((height, width, 3), 32.0)
-        for grain in (2, 4, 8):
-            small = rng.normal(0, HEAVY_NOISE / 3, (height // grain + 1, width // grain + 1, 3))
-            total += small.repeat(grain, axis=0).repeat(grain, axis=1)[:height, :width]
-        return np.asarray(np.clip(total, 0, 63).astype(np.uint8))
-
-    return layer(), layer()
+    total = np.full((height, width, 3), 32.0)
+    for grain in (2, 4, 8):
+        small = rng.normal(0, level / 3, (height // grain + 1, width // grain + 1, 3))
+        total += small.repeat(grain, axis=0).repeat(grain, axis=1)[:height, :width]
+    return np.asarray(np.clip(total, 0, 63).astype(np.uint8))
 
 
 def _draw_disc(image: Image, centre: Floats, radius: float, colour: NDArray[np.int64]) -> None:
@@ -151,7 +147,7 @@ def _draw_disc(image: Image, centre: Floats, radius: float, colour: NDArray[np.i
     left, top = np.maximum(np.floor(centre - radius - 1), 0).astype(int)
     right, bottom = np.ceil(centre + radius + 2).astype(int)
     patch = image[top:bottom, left:right]
-    y = np.arange(top, top + patch.shape[0])[:, None] - centre[1]
-    x = np.arange(left, left + patch.shape[1])[None, :] - centre[0]
-    cover = np.clip(radius + 0.5 - np.hypot(x, y), 0, 1)[..., None]
-    patch[...] = (patch + cover * (colour - patch)).astype(np.uint8)
+    y = np.arange(top, top + patch.shape[0], dtype=np.float32)[:, None] - np.float32(centre[1])
+    x = np.arange(left, left + patch.shape[1], dtype=np.float32)[None, :] - np.float32(centre[0])
+    cover = np.clip(np.float32(radius + 0.5) - np.sqrt(x * x + y * y), 0, 1)[..., None]
+    patch[...] = patch + cover * (colour.astype(np.float32) - patch)

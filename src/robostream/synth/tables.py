@@ -61,6 +61,7 @@ def write_info(root: Path, settings: SynthSettings, paths: dict[str, str], extra
         "chunks_size": settings.chunks_size,
         **extra,
         **paths,
+        **({} if settings.camera_keys else {"video_path": None}),
         "robot_type": "synthetic",
         "splits": {"train": f"0:{episodes}"},
     }
