@@ -19,7 +19,7 @@ Image = NDArray[np.uint8]
 
 GAIN = 3.0  # 1/s: how fast the gripper closes the distance
 MARGIN = 0.16  # part of the picture kept free around the world's square [0, 1]²
-NOISE_LEVEL = {"light": 11.0, "heavy": 20.0}  # grey levels; sets how long a frame takes to decode
+NOISE_LEVEL = {"light": 10.0, "heavy": 18.0}  # grey levels; sets how long a frame takes to decode
 NOISE_SPARE = 64  # pixels a noise layer is larger than the picture, so that it can move
 
 

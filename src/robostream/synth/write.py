@@ -75,7 +75,8 @@ def _write_videos(root: Path, settings: SynthSettings, progress: Progress | None
             if progress is not None:
                 progress(done, total)
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    pool = ThreadPoolExecutor(os.cpu_count())
+    try:
         files = []
         for camera, key in enumerate(settings.camera_keys):
             for number, episodes in enumerate(settings.video_files(key)):
@@ -85,6 +86,8 @@ def _write_videos(root: Path, settings: SynthSettings, progress: Progress | None
         while files:  # drops each file's clips once they are written
             path, key, episodes, jobs = files.pop(0)
             join_clips(path, finished(key, episodes, jobs), settings)
+    finally:
+        pool.shutdown(cancel_futures=True)
     return samples
 
 
