@@ -45,7 +45,7 @@ class SynthSettings:
     coded: bool = False
     """Puts (episode, frame) in the last two numbers of state and action, to check the pairing."""
     texture: Texture = "light"
-    """Smooth pictures, or noise-like ones that take longer to decode."""
+    """Faint grain, or a strong one that takes nearly twice as long to decode."""
     seed: int = 0
 
     codec: Codec = "av1"
