@@ -31,7 +31,7 @@ class VideoDecoder(Protocol):
     """Decodes clips. One per thread: it is not safe to share."""
 
     def decode(self, clip: CodedClip, out: Pixels, slots: Int) -> None:
-        """Write picture `clip.wanted[j]` to `out[slots[j]]`; out: uint8 [slots, H, W, 3].
+        """Write picture `clip.wanted[j]` to `out[slots[j]]`, unless that is −1; out: uint8 [slots, H, W, 3].
 
         Raises DecodeError naming the file and the picture if one cannot be decoded, or has another size.
         """
@@ -54,7 +54,7 @@ class PyavDecoder:
         # The packet's pts is the picture's position, which is unique even where the file's own pts are not.
         position = np.full(len(table.pts), -1, np.int64)
         position[table.presented] = np.arange(len(table.presented))
-        target = dict(zip(clip.wanted.tolist(), slots.tolist(), strict=True))
+        target = {w: s for w, s in zip(clip.wanted.tolist(), slots.tolist(), strict=True) if s >= 0}
         done = 0
         try:
             for first, last in clip.spans:
@@ -67,7 +67,14 @@ class PyavDecoder:
             raise DecodeError(f"{clip.name}: picture {min(target)} did not come out of the {table.codec} decoder")
 
     def _decode_span(
-        self, clip: CodedClip, first: int, last: int, done: int, position: list[int], out: Pixels, target: dict[int, int]
+        self,
+        clip: CodedClip,
+        first: int,
+        last: int,
+        done: int,
+        position: list[int],
+        out: Pixels,
+        target: dict[int, int],
     ) -> None:
         context = self._context(clip, first)
         size = clip.table.size[first:last].tolist()

@@ -116,8 +116,7 @@ def iter_boxes(data: memoryview, parent: bytes) -> Iterator[Box]:
         kind = bytes(data[at + 4 : at + 8])
         if size < header or at + size > len(data):
             raise BoxError(
-                f"box {_quoted(kind)} in {_quoted(parent)} has a size of {size} bytes, where"
-                f" {len(data) - at} are left"
+                f"box {_quoted(kind)} in {_quoted(parent)} has a size of {size} bytes, where {len(data) - at} are left"
             )
         yield Box(kind, data[at + header : at + size])
         at += size
@@ -191,8 +190,7 @@ def read_movie(reader: ByteReader) -> Movie:
         mdat_seen |= kind == b"mdat"
         at += size
     raise BoxError(
-        f"there is no 'moov' box in its {window.size} bytes: the file is truncated, or its recording was"
-        " never finished"
+        f"there is no 'moov' box in its {window.size} bytes: the file is truncated, or its recording was never finished"
     )
 
 

@@ -78,7 +78,8 @@ def match_pictures(
     if clock == "index" or times is None:
         return _by_index(video, pictures)
     wanted = video.from_timestamp + times
-    slack = tolerance_s + np.spacing(np.float32(abs(wanted).max()))
+    # Clocks stored as float32 are no finer than this.
+    slack = tolerance_s + float(np.spacing(np.float32(video.from_timestamp + video.length / fps)))
     if pictures != video.rows_in_file:
         return _by_time(video, table, wanted, slack)
     positions = np.arange(video.base, video.base + video.length)

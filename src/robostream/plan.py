@@ -31,6 +31,7 @@ from robostream.errors import SettingError
 Int = npt.NDArray[np.int64]
 Float = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
+U64 = npt.NDArray[np.uint64]
 
 _UNIT, _CLIP, _SAMPLE = 1, 2, 3  # what a random number is for; keeps the three uses independent
 _MIN_BLOCK = 2048  # keys per block: small windows are sorted in blocks of this size
@@ -57,9 +58,7 @@ class PlanSettings:
             if getattr(self, name) < 0:
                 raise SettingError(f"{name}={getattr(self, name)} must not be negative")
         if self.unit_frames % self.clip_frames:
-            raise SettingError(
-                f"unit_frames={self.unit_frames} must be a multiple of clip_frames={self.clip_frames}"
-            )
+            raise SettingError(f"unit_frames={self.unit_frames} must be a multiple of clip_frames={self.clip_frames}")
 
 
 class Clips(NamedTuple):
@@ -79,14 +78,15 @@ class Samples(NamedTuple):
     frame: Int
 
 
-def _mix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def _mix(x: U64) -> U64:
     """SplitMix64's finaliser (Steele, Lea, Flood 2014): a bijection on 64 bits that scatters counters."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    mixed: U64 = x ^ (x >> np.uint64(31))
+    return mixed
 
 
-def _hash(salt: tuple[int, ...], counters: Int) -> npt.NDArray[np.uint64]:
+def _hash(salt: tuple[int, ...], counters: Int) -> U64:
     """Random 64-bit numbers for counters, independent between salts; uint64 [n]."""
     digest = hashlib.blake2b(repr(salt).encode(), digest_size=8).digest()
     start = np.frombuffer(digest, "<u8")
@@ -98,7 +98,8 @@ def _keys(salt: tuple[int, ...], places: Int, window: int) -> Float:
     if window == 0:
         return places.astype(np.float64)
     uniform = (_hash(salt, places) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    return places + uniform * window
+    keys: Float = places + uniform * window
+    return keys
 
 
 class Plan:
@@ -119,9 +120,7 @@ class Plan:
         number = np.arange(len(self.unit_episode)) - first[self.unit_episode]
         self.unit_start = number * settings.unit_frames
         last = number == count[self.unit_episode] - 1
-        self.unit_stop = np.where(
-            last, self.lengths[self.unit_episode], self.unit_start + settings.unit_frames
-        )
+        self.unit_stop = np.where(last, self.lengths[self.unit_episode], self.unit_start + settings.unit_frames)
 
     def epoch(self, epoch: int) -> EpochOrder:
         return EpochOrder(self, epoch)

@@ -22,6 +22,7 @@ Int = npt.NDArray[np.int64]
 Column = npt.NDArray[Any]
 Columns = dict[str, Column]
 
+CLOCK = "timestamp/float64"  # the rows' clock as stored, before it is rounded to float32 for samples
 _ORDER = ("episode_index", "frame_index")  # read to find an episode's rows, also where not asked for
 
 
@@ -55,7 +56,7 @@ class RowReader:
         self.bytes_read = 0
 
     def episode(self, row: int) -> Columns:
-        """All tabular columns of the episode in row `row` of the episode table.
+        """All tabular columns of the episode in row `row` of the episode table, and its CLOCK if it has one.
 
         Numbers are float32, int64 or bool of [length, *shape], with shape (1,) as [length]; strings are object
         arrays [length]. Raises DataFileError naming file and episode if rows or columns are missing.
@@ -87,7 +88,7 @@ class RowReader:
         frame = np.concatenate([part["frame_index"] for part in parts]) if "frame_index" in parts[0] else None
         if frame is not None:
             data = data[np.argsort(frame, kind="stable")]
-        images = data[frames].tolist()
+        images: list[bytes] = data[frames].tolist()
         if None in images:
             frame_number = int(frames[images.index(None)])
             raise DataFileError(
@@ -185,6 +186,8 @@ class RowReader:
                 arrays[feature.key] = np.array(column.to_pylist(), dtype=object)
             else:
                 arrays[feature.key] = _numbers(column, feature, where)
+        if "timestamp" in arrays:
+            arrays[CLOCK] = table["timestamp"].to_numpy().astype(np.float64).reshape(-1)
         return arrays
 
 

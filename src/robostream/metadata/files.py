@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -27,26 +28,20 @@ def read_json_lines(source: Source, path: str) -> Iterator[tuple[str, dict[str, 
             yield where, _parse_object(line, where)
 
 
-def open_parquet(source: Source, path: str) -> pq.ParquetFile:
-    """A Parquet file, its footer read. Raises `MetadataError` where it is truncated or is no Parquet file."""
-    try:
-        return pq.ParquetFile(source.open(path), pre_buffer=True)
-    except pa.ArrowException as error:
-        raise _unreadable(source, path, error) from error
+@contextmanager
+def open_parquet(source: Source, path: str) -> Iterator[pq.ParquetFile]:
+    """An open Parquet file. `MetadataError` where it is truncated or no Parquet file, on reading it too."""
+    with source.open(path) as handle:
+        try:
+            yield pq.ParquetFile(handle, pre_buffer=True)
+        except (pa.ArrowException, OSError) as error:
+            raise MetadataError(f"{source.describe(path)}: not a readable Parquet file: {error}") from error
 
 
-def read_columns(source: Source, path: str, file: pq.ParquetFile, columns: list[str]) -> pa.Table:
-    """The named columns, and no others, of an open Parquet file, which is then closed."""
-    try:
-        with file:
-            # `columns` also matches dotted names that begin alike, hence the second selection.
-            return file.read(columns=columns).select(columns)
-    except (pa.ArrowException, OSError) as error:
-        raise _unreadable(source, path, error) from error
-
-
-def _unreadable(source: Source, path: str, error: Exception) -> MetadataError:
-    return MetadataError(f"{source.describe(path)}: not a readable Parquet file: {error}")
+def read_columns(file: pq.ParquetFile, columns: list[str]) -> pa.Table:
+    """The named columns of a Parquet file, and no others."""
+    # `columns` also matches dotted names that begin alike, hence the second selection.
+    return file.read(columns=columns).select(columns)
 
 
 def _parse_object(text: bytes, where: str) -> dict[str, Any]:

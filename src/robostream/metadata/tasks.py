@@ -46,9 +46,9 @@ def _json_rows(source: Source) -> Iterator[tuple[str, Any, Any]]:
 
 def _parquet_rows(source: Source) -> Iterator[tuple[str, Any, Any]]:
     name = source.describe(_PARQUET)
-    file = open_parquet(source, _PARQUET)
-    text = _text_column(file.schema_arrow, name)
-    table = read_columns(source, _PARQUET, file, ["task_index", text])
+    with open_parquet(source, _PARQUET) as file:
+        text = _text_column(file.schema_arrow, name)
+        table = read_columns(file, ["task_index", text])
     for index, task in zip(table["task_index"].to_pylist(), table[text].to_pylist(), strict=True):
         yield name, index, task
 

@@ -27,7 +27,8 @@ _COLUMNS = [
     "data/chunk_index",
     "data/file_index",
 ]
-_READERS = 8  # files read at once: hides the latency of a remote source
+_READERS = 4  # files read at once: hides a remote source's latency; each may have a footer of many megabytes
+_MAX_NUMBER = 2**31 - 1  # of a chunk or file; keeps a pair of them within int64
 
 Columns = dict[str, npt.NDArray[np.generic]]
 
@@ -92,29 +93,32 @@ def _read_rows(source: Source, video_keys: list[str]) -> tuple[_Rows, dict[str, 
     lost: dict[str, str] = {}
     for _, part_lost in parts:
         lost = part_lost | lost
-    names = [name for name in parts[0][0] if not any(name in _video_columns(key) for key in lost)]
-    columns = {name: np.concatenate([part[name] for part, _ in parts]) for name in names}
     file = np.repeat(np.arange(len(paths)), [len(part["episode_index"]) for part, _ in parts])
-    order = np.argsort(columns["episode_index"], kind="stable")
-    in_order = {name: column[order] for name, column in columns.items()}
-    return _Rows(in_order, file[order], [source.describe(path) for path in paths]), lost
+    names = [name for name in parts[0][0] if not any(name in _video_columns(key) for key in lost)]
+    columns = {name: np.concatenate([part.pop(name) for part, _ in parts]) for name in names}
+    index = columns["episode_index"]
+    if (index[1:] < index[:-1]).any():
+        order = np.argsort(index, kind="stable")
+        file, columns = file[order], {name: column[order] for name, column in columns.items()}
+    return _Rows(columns, file, [source.describe(path) for path in paths]), lost
 
 
 def _read_file(source: Source, path: str, video_keys: list[str]) -> tuple[Columns, dict[str, str]]:
     """The needed columns of one file, and the cameras for which it has no columns."""
-    file, name = open_parquet(source, path), source.describe(path)
-    stored = set(file.schema_arrow.names)
-    for column in _COLUMNS:
-        if column not in stored:
-            raise MetadataError(f"{name}: the column {column!r} is missing")
-    wanted, lost = list(_COLUMNS), {}
-    for key in video_keys:
-        absent = [column for column in _video_columns(key) if column not in stored]
-        if absent:
-            lost[key] = f"{name} has no column {absent[0]!r}"
-        else:
-            wanted += _video_columns(key)
-    table = read_columns(source, path, file, wanted)
+    name, lost = source.describe(path), {}
+    with open_parquet(source, path) as file:
+        stored = set(file.schema_arrow.names)
+        for column in _COLUMNS:
+            if column not in stored:
+                raise MetadataError(f"{name}: the column {column!r} is missing")
+        wanted = list(_COLUMNS)
+        for key in video_keys:
+            absent = [column for column in _video_columns(key) if column not in stored]
+            if absent:
+                lost[key] = f"{name} has no column {absent[0]!r}"
+            else:
+                wanted += _video_columns(key)
+        table = read_columns(file, wanted)
     return {column: _to_numpy(table[column], column, name) for column in wanted}, lost
 
 
@@ -151,7 +155,8 @@ def _check_rows(rows: _Rows) -> None:
             times = rows.columns[name].astype(np.float64, copy=False)
             rows.refuse(~(np.isfinite(times) & (times >= 0)), name, "which is no time in seconds")
         elif name.endswith(("/chunk_index", "/file_index")):
-            rows.refuse(rows.ints(name) < 0, name, "which must not be negative")
+            numbers = rows.ints(name)
+            rows.refuse((numbers < 0) | (numbers > _MAX_NUMBER), name, "which is no number of a file")
 
 
 def _unique_files(rows: _Rows, prefix: str) -> tuple[Int32, list[dict[str, int]]]:

@@ -1,0 +1,174 @@
+"""Rows and decoded pictures → samples and batches, by plain memory copies.
+
+When a clip is admitted, its samples are written to a ring: the numbers of each sample, its windows and masks, and
+the pool slots of its pictures. A batch is then one gather per key, whatever clips its samples come from.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from robostream.fetch import Camera, FetchedClip
+from robostream.metadata import DatasetMetadata
+from robostream.plan import Int
+from robostream.pool import FramePool
+from robostream.windows import Window, window_rows
+
+Array = npt.NDArray[Any]
+Batch = dict[str, Any]
+
+_DTYPES = {"f": np.float32, "i": np.int64, "u": np.int64, "b": np.bool_}
+
+
+class BufferPool:
+    """Arrays that are used again once nothing refers to them any more.
+
+    A caller that keeps a batch keeps its memory: what it holds is never written to again.
+    """
+
+    def __init__(self, pin_memory: bool = False) -> None:
+        self._pin = pin_memory
+        self._lock = threading.Lock()
+        self._free: defaultdict[tuple[tuple[int, ...], str], list[Array]] = defaultdict(list)
+
+    def get(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+        """An array with undefined contents."""
+        key = (shape, np.dtype(dtype).str)
+        with self._lock:
+            free = self._free[key]
+            base = free.pop() if free else None
+        if base is None:
+            if self._pin:
+                base = torch.empty(shape, dtype=_TORCH[np.dtype(dtype)], pin_memory=True).numpy()
+            else:
+                base = np.empty(shape, dtype)
+        lent: Array = base.view()
+        weakref.finalize(lent, self._free[key].append, base).atexit = False
+        return lent
+
+
+_TORCH = {
+    np.dtype(np.uint8): torch.uint8,
+    np.dtype(np.float32): torch.float32,
+    np.dtype(np.int64): torch.int64,
+    np.dtype(np.bool_): torch.bool,
+}
+
+
+class Assembler:
+    """Holds the pending samples of one consumer and makes batches of them.
+
+    Args:
+        meta: the dataset. windows: of each key that has one. cameras: what is decoded.
+        pools: the decoded pictures, by camera.
+        slots: samples that the ring holds.
+        return_uint8: video pictures stay uint8 instead of float32 in [0, 1].
+    """
+
+    def __init__(
+        self,
+        meta: DatasetMetadata,
+        windows: Mapping[str, Window],
+        cameras: Sequence[Camera],
+        pools: Mapping[str, FramePool],
+        *,
+        slots: int,
+        return_uint8: bool,
+    ) -> None:
+        self._meta = meta
+        self._windows = dict(windows)
+        self._cameras = list(cameras)
+        self._pools = pools
+        self._return_uint8 = return_uint8
+        self._tabular = [f for f in meta.features.values() if not f.is_camera]
+        self._numbers: dict[str, Array] = {}
+        self._pads = {key: np.zeros((slots, len(w.offsets)), bool) for key, w in windows.items()}
+        self._pictures = {c.key: np.zeros((slots, c.steps), np.int64) for c in cameras}
+        self._slots = slots
+        self.valid = np.zeros(slots, bool)
+        self.clip = np.zeros(slots, np.int64)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the ring."""
+        rings = [*self._numbers.values(), *self._pads.values(), *self._pictures.values()]
+        return sum(ring.nbytes for ring in rings) + self.valid.nbytes + self.clip.nbytes
+
+    def admit(self, clip: FetchedClip, ring: Int) -> None:
+        """Write a clip's samples to ring entries `ring`, int64 [n]. Slots of pictures must be set in its parts."""
+        self.valid[ring] = clip.valid
+        self.clip[ring] = clip.work.number
+        if not clip.rows:
+            return
+        length = len(clip.rows["episode_index"])
+        for feature in self._tabular:
+            values = clip.rows[feature.key]
+            window = self._windows.get(feature.key)
+            picked = values[clip.samples]
+            if window is not None:
+                rows, _ = window_rows(clip.samples, window.offsets, length)
+                picked = values[rows]
+            self._number_ring(feature.key, picked)[ring] = picked
+        for key, window in self._windows.items():
+            _, self._pads[key][ring] = window_rows(clip.samples, window.offsets, length)
+        for part in clip.cameras:
+            if len(part.frames):
+                self._pictures[part.camera.key][ring] = part.slots[part.index]
+
+    def _number_ring(self, key: str, like: Array) -> Array:
+        if key not in self._numbers:
+            self._numbers[key] = np.zeros((self._slots, *like.shape[1:]), like.dtype)
+        return self._numbers[key]
+
+    def pictures(self, ring: Int) -> dict[str, Int]:
+        """Pool slots that samples show, int64 [n × steps], by camera."""
+        return {key: slots[ring].ravel() for key, slots in self._pictures.items()}
+
+    def broken(self, ring: Int) -> npt.NDArray[np.bool_]:
+        """bool [n]: whether a sample shows a picture that could not be decoded."""
+        broken = np.zeros(len(ring), bool)
+        for key, slots in self._pictures.items():
+            broken |= self._pools[key].broken[slots[ring]].any(axis=1)
+        return broken
+
+    def gather(self, ring: Int, buffers: BufferPool) -> Batch:
+        """The samples of ring entries `ring` (int64 [n]) as one batch.
+
+        Numbers: tensors [n, …]. Masks: bool [n, T]. Pictures: [n, (T,) C, H, W], views of channels-last memory.
+        `task`: list of n strings. Strings: lists.
+        """
+        batch: Batch = {}
+        for key, values in self._numbers.items():
+            picked = values.take(ring, axis=0)
+            batch[key] = picked.tolist() if picked.dtype == object else torch.from_numpy(picked)
+        for camera in self._cameras:
+            batch[camera.key] = self._gather_pictures(camera, ring, buffers)
+        for key, pads in self._pads.items():
+            batch[f"{key}_is_pad"] = torch.from_numpy(pads.take(ring, axis=0))
+        if "task_index" in self._numbers and self._meta.tasks:
+            tasks = self._meta.tasks
+            batch["task"] = [tasks[i] for i in self._numbers["task_index"].take(ring).tolist()]
+        return batch
+
+    def _gather_pictures(self, camera: Camera, ring: Int, buffers: BufferPool) -> torch.Tensor:
+        pixels = self._pools[camera.key].pixels
+        slots = self._pictures[camera.key].take(ring, axis=0).ravel()
+        time = (camera.steps,) if camera.steps > 1 else ()
+        shape = (len(ring), *time, *camera.shape)
+        raw = buffers.get(shape, np.uint8)
+        # mode="clip" lets NumPy write straight to `out`; the slots are always in range.
+        flat = raw.reshape(len(slots), -1)
+        np.take(pixels.reshape(len(pixels), -1), slots, axis=0, out=flat, mode="clip")
+        pictures = torch.from_numpy(raw)
+        if not (self._return_uint8 and camera.is_video):
+            scaled = torch.from_numpy(buffers.get(shape, np.float32))
+            pictures = torch.div(pictures, 255.0, out=scaled)
+        return pictures.movedim(-1, -3)

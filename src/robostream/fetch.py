@@ -1,0 +1,212 @@
+"""The fetch stage: everything that a clip needs from the source, before anything is decoded."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import numpy as np
+
+from robostream.consumer import ClipWork
+from robostream.errors import RobostreamError
+from robostream.metadata import DatasetMetadata
+from robostream.metrics import Metrics
+from robostream.pictures import MISSING, Clock, EpisodeVideo, Matched, match_pictures
+from robostream.plan import Bool, Int
+from robostream.rows import CLOCK, Columns, RowReader
+from robostream.video import CodedClip, VideoIndex, fetch_clip
+from robostream.windows import window_rows
+
+log = logging.getLogger("robostream")
+
+Pin = Callable[[str, int, Int, Int], Int]
+"""(camera, episode, frames, uses) → slots, int64, of pictures that are decoded already and are now held; else −1."""
+
+
+@dataclass(frozen=True, eq=False)
+class Camera:
+    """One camera as it is read. shape: (height, width, channels). offsets: int64 [T], its window; None without."""
+
+    key: str
+    is_video: bool
+    shape: tuple[int, int, int]
+    offsets: Int | None
+
+    @property
+    def steps(self) -> int:
+        return 1 if self.offsets is None else len(self.offsets)
+
+    @property
+    def frame_bytes(self) -> int:
+        return self.shape[0] * self.shape[1] * self.shape[2]
+
+
+@dataclass(eq=False)
+class CameraPart:
+    """One camera's part of a fetched clip.
+
+    frames: int64 [K], rows of the episode whose pictures are needed, ascending. uses: int64 [K], how many window
+    steps of pending samples show each. index: int64 [n, T], which of `frames` each sample shows. slots: int64 [K],
+    where pictures lie that were decoded before, else −1.
+    read: int64 [R], which of `frames` were read from the source: either `images`, an image file for each, or
+    `coded`, with `picture`: int64 [R], which of its pictures each frame shows.
+    """
+
+    camera: Camera
+    frames: Int
+    uses: Int
+    index: Int
+    slots: Int
+    read: Int
+    images: list[bytes] = field(default_factory=list)
+    coded: CodedClip | None = None
+    picture: Int = field(default_factory=lambda: np.empty(0, np.int64))
+
+    @property
+    def coded_bytes(self) -> int:
+        return (self.coded.bytes_read if self.coded else 0) + sum(map(len, self.images))
+
+    def drop_bytes(self) -> None:
+        self.images, self.coded = [], None
+
+
+@dataclass(eq=False)
+class FetchedClip:
+    """A clip with its rows and bytes. samples: int64 [n], the episode's rows to deliver from it. valid: bool [n].
+
+    where: names the episode, for messages.
+    """
+
+    work: ClipWork
+    where: str
+    samples: Int
+    valid: Bool
+    rows: Columns
+    cameras: list[CameraPart]
+
+    @property
+    def coded_bytes(self) -> int:
+        return sum(part.coded_bytes for part in self.cameras)
+
+
+class ClipFetcher:
+    """Fetches clips. Safe to share between threads.
+
+    Args:
+        meta: the dataset. selected: int64 [M], rows of its episode table that the plan's episodes stand for.
+        cameras: what is decoded. tolerance_s, clock: how pictures are matched to rows.
+        skip: leave out what has no picture or can't be read, instead of raising.
+        pin: finds pictures that are decoded already.
+    """
+
+    def __init__(
+        self,
+        meta: DatasetMetadata,
+        selected: Int,
+        cameras: Sequence[Camera],
+        *,
+        tolerance_s: float,
+        clock: Clock,
+        skip: bool,
+        metrics: Metrics,
+        pin: Pin | None = None,
+    ) -> None:
+        self.meta = meta
+        self.selected = selected
+        self.cameras = list(cameras)
+        self.index = VideoIndex(meta.source)
+        self.reader = RowReader(meta)
+        self._tolerance_s = tolerance_s
+        self._clock: Clock = clock
+        self._skip = skip
+        self._metrics = metrics
+        self._pin = pin
+        self._fps: Fraction = meta.info.fps
+        self._warned: set[str] = set()
+
+    def fetch(self, work: ClipWork) -> FetchedClip:
+        """Read a clip's rows and coded pictures. Raises a RobostreamError that names file, episode and frame."""
+        episode = int(self.meta.episodes.index[self.selected[work.episode]])
+        where = f"episode {episode}"
+        samples = work.start + np.flatnonzero(work.pending)
+        valid = np.ones(len(samples), bool)
+        with self._metrics.timed("fetch_s"):
+            try:
+                rows = self.reader.episode(int(self.selected[work.episode]))
+                parts = [self._camera(work, rows, camera, samples, valid) for camera in self.cameras]
+                return FetchedClip(work, where, samples, valid, rows, parts)
+            except RobostreamError as error:
+                if not self._skip:
+                    raise
+                self.warn_once(where, f"{error} Left out {len(samples)} samples of {where}.")
+                return FetchedClip(work, where, samples, np.zeros(len(samples), bool), {}, [])
+
+    def warn_once(self, kind: str, message: str) -> None:
+        if kind not in self._warned:
+            self._warned.add(kind)
+            log.warning("%s", message)
+
+    def _camera(self, work: ClipWork, rows: Columns, camera: Camera, samples: Int, valid: Bool) -> CameraPart:
+        row = int(self.selected[work.episode])
+        length = int(self.meta.episodes.length[row])
+        offsets = np.zeros(1, np.int64) if camera.offsets is None else camera.offsets
+        shown, _ = window_rows(samples, offsets, length)
+        matched = None
+        if camera.is_video:
+            matched = self._match(row, rows, camera)
+            shown_valid = (matched.positions[shown] != MISSING).all(axis=1)
+            valid &= shown_valid
+            shown = np.where(shown_valid[:, None], shown, shown[0, 0] if len(shown) else 0)
+        used = shown[valid]
+        frames = np.unique(used)
+        index = np.searchsorted(frames, shown).clip(0, max(len(frames) - 1, 0))
+        uses = np.bincount(index[valid].ravel(), minlength=len(frames)).astype(np.int64)
+        slots = np.full(len(frames), -1, np.int64)
+        if self._pin is not None:
+            slots = self._pin(camera.key, work.episode, frames, uses)
+        part = CameraPart(camera, frames, uses, index, slots, np.flatnonzero(slots < 0))
+        if len(part.read):
+            self._read(part, row, matched)
+            self._metrics.add("bytes_read", part.coded_bytes)
+        return part
+
+    def _read(self, part: CameraPart, row: int, matched: Matched | None) -> None:
+        key, frames = part.camera.key, part.frames[part.read]
+        if matched is None:
+            part.images = self.reader.images(row, key, frames)
+            return
+        path = self._path(row, key)
+        positions, part.picture = np.unique(matched.positions[frames], return_inverse=True)
+        part.coded = fetch_clip(self.meta.source, path, self.index.table(path), positions)
+
+    def _path(self, row: int, key: str) -> str:
+        placement = self.meta.episodes.videos[key]
+        return placement.files[int(placement.file[row])]
+
+    def _match(self, row: int, rows: Columns, camera: Camera) -> Matched:
+        placement = self.meta.episodes.videos[camera.key]
+        path = self._path(row, camera.key)
+        video = EpisodeVideo(
+            name=self.meta.source.describe(path),
+            episode=int(self.meta.episodes.index[row]),
+            length=int(self.meta.episodes.length[row]),
+            base=int(placement.base[row]),
+            rows_in_file=int(placement.rows_in_file[placement.file[row]]),
+            from_timestamp=float(placement.from_timestamp[row]),
+        )
+        table = self.index.table(path)
+        matched = match_pictures(video, table, rows.get(CLOCK), self._fps, self._tolerance_s, self._clock)
+        if matched.problem is not None:
+            if not self._skip:
+                raise matched.problem
+            self.warn_once(video.name, f"{matched.problem} Left out the rows without a picture.")
+        if matched.drifted:
+            self._metrics.add("episodes_drifted")
+            self.warn_once(
+                "drift",
+                f"{video.name}: the video's clock drifts from the rows' by more than tolerance_s, but the file has as "
+                f"many pictures as rows, so pictures are taken in order. Said once; metrics() counts them.",
+            )
+        return matched

@@ -1,0 +1,384 @@
+"""The threads of one consumer: fetch ahead, decode ahead in bounded memory, and hand over batches in plan order.
+
+Clips are fetched by a few threads, admitted strictly in the order of need (so the oldest clip always gets its
+memory, and nothing can lock up), and decoded by `threads` threads, one camera of one clip at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from robostream.assemble import Assembler, Batch, BufferPool
+from robostream.consumer import ClipWork, ConsumerOrder, SampleRun
+from robostream.decode import Pixels, VideoDecoder, decode_image
+from robostream.errors import RobostreamError
+from robostream.fetch import CameraPart, ClipFetcher, FetchedClip
+from robostream.metrics import Metrics
+from robostream.plan import Int
+from robostream.pool import NEVER, FramePool
+
+
+@dataclass(frozen=True)
+class PipelineSettings:
+    """threads: that decode. fetch_threads, fetch_ahead: that read, and clips read ahead. ring: samples per lane.
+
+    skip: leave out what can't be decoded instead of raising.
+    """
+
+    threads: int
+    fetch_threads: int
+    fetch_ahead: int
+    ring: int
+    skip: bool
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a consumer stands: an epoch, and the samples consumed of each of its streams in it."""
+
+    epoch: int
+    consumed: tuple[int, ...]
+
+
+@dataclass(eq=False)
+class _Clip:
+    """An admitted clip: the cameras and the samples that are still open. end: where it ends on its lane."""
+
+    fetched: FetchedClip
+    ring: Int
+    cameras_open: int
+    samples_open: int
+    end: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Task:
+    """One camera of an admitted clip; fresh: int64, which of its frames must be decoded."""
+
+    clip: _Clip
+    part: CameraPart
+    fresh: Int
+
+
+class _Closed(Exception):
+    """Ends a thread quietly when the pipeline is closed."""
+
+
+class Pipeline:
+    """Delivers the samples of one consumer, in order.
+
+    Args:
+        order: what to deliver. fetcher, assembler, pools: the stages.
+        make_decoder: makes a decoder; called once in each thread.
+        settings: sizes.
+        lock: guards the pools; whoever else looks into them takes it.
+    """
+
+    def __init__(
+        self,
+        order: ConsumerOrder,
+        fetcher: ClipFetcher,
+        assembler: Assembler,
+        pools: Mapping[str, FramePool],
+        make_decoder: Callable[[], VideoDecoder],
+        settings: PipelineSettings,
+        metrics: Metrics,
+        lock: threading.Lock,
+    ) -> None:
+        self._order = order
+        self._fetcher = fetcher
+        self._assembler = assembler
+        self._pools = pools
+        self._make_decoder = make_decoder
+        self._settings = settings
+        self.metrics = metrics
+        self._pid = os.getpid()
+        self.lock = lock
+        self._changed = threading.Condition(lock)
+        self._admission = threading.Lock()
+        self._tasks: deque[_Task] = deque()
+        self._clips: dict[int, _Clip] = {}
+        self._low: list[deque[_Clip]] = [deque() for _ in order.streams]
+        self._waiting_for = -1  # the clip that the consumer needs next: it is admitted even beyond the budget
+        self._error: BaseException | None = None
+        self._closed = False
+        self._work: Iterator[ClipWork] = order.clips()
+        self._runs: Iterator[SampleRun] = order.samples()
+        self._run: SampleRun | None = None
+        self.position = Position(order.epoch, tuple(order.consumed))
+        self._fetching: deque[Future[FetchedClip]] = deque()
+        self._fetchers = ThreadPoolExecutor(settings.fetch_threads, "robostream-fetch")
+        self._threads = [
+            threading.Thread(target=self._decode_loop, name=f"robostream-decode-{i}", daemon=True)
+            for i in range(settings.threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    # The consumer's side -----------------------------------------------------------------------------------------
+
+    def take(self, count: int, buffers: BufferPool, across_epochs: bool = False) -> Batch | None:
+        """The next `count` samples as one batch; fewer at the end of an epoch, None when the epoch is over.
+
+        After None, the next call begins the next epoch. Raises the first error of any stage.
+        """
+        parts: list[Int] = []
+        missing = count
+        while missing:
+            if self._next_run().epoch != self.position.epoch:
+                if parts and not across_epochs:
+                    break
+                self.position = Position(self.position.epoch + 1, (0,) * len(self._order.streams))
+                if not across_epochs:
+                    return None
+                continue
+            ring = self._await_samples(*self._next_samples(missing))
+            if len(ring):
+                parts.append(ring)
+            missing -= len(ring)
+        ring = np.concatenate(parts)
+        with self.metrics.timed("assemble_s"):
+            batch = self._assembler.gather(ring, buffers)
+            self._release(ring)
+        self.metrics.add("samples", len(ring))
+        return batch
+
+    def _next_run(self) -> SampleRun:
+        if self._run is None:
+            self._run = next(self._runs)
+        return self._run
+
+    def _next_samples(self, count: int) -> tuple[Int, Int]:
+        """Lanes and places of up to `count` next samples of the run; they count as consumed."""
+        run = self._next_run()
+        lane, place = run.lane[:count], run.place[:count]
+        rest = SampleRun(run.epoch, run.lane[count:], run.place[count:])
+        self._run = rest if len(rest.lane) else None
+        more = np.bincount(lane, minlength=len(self._order.streams))
+        consumed = tuple((np.array(self.position.consumed) + more).tolist())
+        self.position = Position(self.position.epoch, consumed)
+        return lane, place
+
+    def _ring(self, lane: Int | int, place: Int) -> Int:
+        ring: Int = lane * self._settings.ring + place % self._settings.ring
+        return ring
+
+    def _await_samples(self, lane: Int, place: Int) -> Int:
+        """Wait until these samples are decoded; returns the ring entries of those that are valid."""
+        ring = self._ring(lane, place)
+        with self.metrics.timed("wait_s"), self._changed:
+            for k in range(len(self._order.streams)):
+                mine = place[lane == k]
+                if len(mine):
+                    self._wait_lane(k, mine)
+            needed = np.unique(self._assembler.clip[ring]).tolist()
+            while not all(self._is_ready(self._clips[number]) for number in needed):
+                self._wait()
+        return self._without_skipped(ring) if self._settings.skip else ring
+
+    def _without_skipped(self, ring: Int) -> Int:
+        valid = self._assembler.valid[ring]
+        self._settle(ring[~valid])
+        shown = ring[valid]
+        broken = self._assembler.broken(shown)
+        self._release(shown[broken])
+        left: Int = shown[~broken]
+        if len(left) < len(ring):
+            self.metrics.add("samples_skipped", len(ring) - len(left))
+        return left
+
+    def _wait_lane(self, lane: int, place: Int) -> None:
+        """Wait until the clips that hold these places are admitted."""
+        last = int(place.max())
+        while not (self._low[lane] and self._low[lane][-1].end > last):
+            self._waiting_for = np.iinfo(np.int64).max
+            self._changed.notify_all()
+            self._wait()
+        self._waiting_for = -1
+
+    def _is_ready(self, clip: _Clip) -> bool:
+        if clip.cameras_open:
+            return False
+        # Kept pictures may still be on their way, for the clip that asked for them first.
+        parts = [(self._pools[part.camera.key], part.slots) for part in clip.fetched.cameras]
+        return all(pool.decoded[slots].all() for pool, slots in parts if pool.keep)
+
+    def _wait(self) -> None:
+        self._raise_error()
+        self._changed.wait()
+        self._raise_error()
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+        if self._closed:
+            raise RuntimeError("this pipeline is closed")
+
+    def _release(self, ring: Int) -> None:
+        pictures = self._assembler.pictures(ring)
+        with self._changed:
+            for key, slots in pictures.items():
+                self._pools[key].release(slots)
+        self._settle(ring)
+
+    def _settle(self, ring: Int) -> None:
+        """These samples are over: clips without open samples give up their place."""
+        numbers, counts = np.unique(self._assembler.clip[ring], return_counts=True)
+        with self._changed:
+            for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+                clip = self._clips[number]
+                clip.samples_open -= count
+                if clip.samples_open == 0:
+                    del self._clips[number]
+            for lane in self._low:
+                while len(lane) > 1 and lane[0].samples_open == 0:
+                    lane.popleft()
+            self._changed.notify_all()
+
+    # The threads' side -------------------------------------------------------------------------------------------
+
+    def _decode_loop(self) -> None:
+        try:
+            decoder = self._make_decoder()
+            while True:
+                task = self._pop_task()
+                if task is None:
+                    with self._admission:
+                        task = self._pop_task()
+                        if task is None:
+                            self._admit()
+                            continue
+                self._decode(decoder, task)
+        except _Closed:
+            pass
+        except BaseException as error:  # whatever it is, the consumer must see it
+            self._fail(error)
+
+    def _pop_task(self) -> _Task | None:
+        with self.lock:
+            if self._closed or self._error is not None:
+                raise _Closed
+            return self._tasks.popleft() if self._tasks else None
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            if self._error is None:
+                self._error = error
+            self._changed.notify_all()
+
+    def _admit(self) -> None:
+        """Admit the next clip: wait for its bytes and for memory, then make it known."""
+        while len(self._fetching) < self._settings.fetch_ahead:
+            with self.lock:
+                if self._closed:
+                    raise _Closed
+                self._fetching.append(self._fetchers.submit(self._fetcher.fetch, next(self._work)))
+        fetched = self._fetching.popleft().result()
+        work = fetched.work
+        ring = self._ring(work.lane, work.place + np.flatnonzero(work.pending))
+        end = work.place + len(work.pending)
+        with self._changed:
+            while not self._has_room(fetched, end):
+                if self._closed or self._error is not None:
+                    raise _Closed
+                self._changed.wait()
+            clip = _Clip(fetched, ring, 0, len(ring), end)
+            fresh = [(part, self._allocate(work, part)) for part in fetched.cameras]
+            tasks = [_Task(clip, part, frames) for part, frames in fresh if len(frames)]
+            clip.cameras_open = len(tasks)
+            self._clips[work.number] = clip
+            self._low[work.lane].append(clip)
+            self._assembler.admit(fetched, ring)
+            self._tasks.extend(tasks)
+            self.metrics.add("clips")
+            self._changed.notify_all()
+
+    def _has_room(self, fetched: FetchedClip, end: int) -> bool:
+        lane = self._low[fetched.work.lane]
+        if lane and end - (lane[0].end - len(lane[0].fetched.work.pending)) > self._settings.ring:
+            return False
+        if self._waiting_for >= 0 or not self._clips:
+            return True
+        return all(self._pools[p.camera.key].fits(int((p.slots < 0).sum())) for p in fetched.cameras)
+
+    def _allocate(self, work: ClipWork, part: CameraPart) -> Int:
+        """Give a part's pictures their slots; returns int64, which of its frames must be decoded."""
+        pool = self._pools[part.camera.key]
+        absent = np.flatnonzero(part.slots < 0)
+        # Look again: they may have come in since the clip was fetched.
+        part.slots[absent] = pool.pin(work.episode, part.frames[absent], part.uses[absent])
+        fresh: Int = np.flatnonzero(part.slots < 0)
+        if len(fresh):
+            part.slots[fresh] = pool.allocate(work.episode, part.frames[fresh], part.uses[fresh])
+        if pool.keep:
+            pool.expect(part.slots, self._next_use(work))
+        self.metrics.add("frames_reused", len(part.frames) - len(fresh))
+        return fresh
+
+    def _next_use(self, work: ClipWork) -> int:
+        """When the clip's pictures are needed in the next epoch, on a line that goes on over epochs."""
+        plan = self._order.plan
+        order = self._order.order(work.epoch + 1)
+        unit = int(np.searchsorted(plan.unit_episode, work.episode, "left"))
+        place = int(order.unit_place[unit])
+        for stream in self._order.streams:
+            lane = order.stream(stream)
+            if lane.begin - int(plan.unit_stop[unit]) < place < lane.end:
+                return (work.epoch + 1) * plan.total + place - lane.begin
+        return int(NEVER)
+
+    def _decode(self, decoder: VideoDecoder, task: _Task) -> None:
+        part, pool = task.part, self._pools[task.part.camera.key]
+        slots = part.slots[task.fresh]
+        broken = False
+        try:
+            with self.metrics.timed("decode_s"):
+                _decode_part(decoder, part, task.fresh, pool.pixels, task.clip.fetched.where)
+        except RobostreamError as error:
+            message = f"{task.clip.fetched.where}, {part.camera.key}: {error}"
+            if not self._settings.skip:
+                raise type(error)(message) from error
+            broken = True
+            self._fetcher.warn_once(message, f"{message} Left out its samples.")
+        self.metrics.add("frames_decoded", len(slots))
+        with self._changed:
+            pool.finish(slots, broken)
+            task.clip.cameras_open -= 1
+            part.drop_bytes()
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """End all threads and drop what was decoded. Safe to call again."""
+        if os.getpid() != self._pid:
+            return  # a forked child has none of the threads, and its copy of the locks may never open
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+        self._fetchers.shutdown(cancel_futures=True)
+
+
+def _decode_part(decoder: VideoDecoder, part: CameraPart, fresh: Int, pixels: Pixels, where: str) -> None:
+    """Decode the pictures of frames `fresh` into their slots."""
+    is_fresh = np.zeros(len(part.frames), bool)
+    is_fresh[fresh] = True
+    wanted = np.flatnonzero(is_fresh[part.read])  # of those read, the ones that are still to be decoded
+    slots = part.slots[part.read[wanted]]
+    if part.coded is None:
+        for k, slot in zip(wanted.tolist(), slots.tolist(), strict=True):
+            frame = int(part.frames[part.read[k]])
+            decode_image(part.images[k], pixels[slot], f"{where}, frame {frame}, {part.camera.key}")
+        return
+    target = np.full(len(part.coded.wanted), -1, np.int64)
+    target[part.picture[wanted]] = slots
+    decoder.decode(part.coded, pixels, target)
+    again = slots != target[part.picture[wanted]]  # rows that show the same picture as another row
+    pixels[slots[again]] = pixels[target[part.picture[wanted]][again]]
