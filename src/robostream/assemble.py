@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from robostream.windows import Window, window_rows
 
 Array = npt.NDArray[Any]
 Batch = dict[str, Any]
+Sample = dict[str, Any]
 
 _DTYPES = {"f": np.float32, "i": np.int64, "u": np.int64, "b": np.bool_}
 
@@ -172,3 +173,9 @@ class Assembler:
             scaled = torch.from_numpy(buffers.get(shape, np.float32))
             pictures = torch.div(pictures, 255.0, out=scaled)
         return pictures.movedim(-1, -3)
+
+
+def split(batch: Batch) -> Iterator[Sample]:
+    """The samples of a batch, as views of it."""
+    for values in zip(*batch.values(), strict=True):
+        yield dict(zip(batch, values, strict=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import io
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import av
@@ -13,7 +14,8 @@ import numpy.typing as npt
 from av.video.reformatter import VideoReformatter
 from PIL import Image
 
-from robostream.errors import DecodeError
+from robostream.errors import DecodeError, SettingError
+from robostream.fetch import CameraPart
 from robostream.video import CodedClip
 
 Int = npt.NDArray[np.int64]
@@ -36,6 +38,18 @@ class VideoDecoder(Protocol):
         Raises DecodeError naming the file and the picture if one cannot be decoded, or has another size.
         """
         ...
+
+
+def decoder_factory(backend: str) -> Callable[[], VideoDecoder]:
+    """What makes a decoder of this backend: "pyav" or "torchcodec". Raises SettingError if it can't be used here."""
+    if backend == "pyav":
+        return PyavDecoder
+    if backend != "torchcodec":
+        raise SettingError(f"video_backend={backend!r} must be 'pyav' or 'torchcodec'")
+    from robostream.decode_torchcodec import TorchcodecDecoder, check_torchcodec
+
+    check_torchcodec()
+    return TorchcodecDecoder
 
 
 class PyavDecoder:
@@ -147,3 +161,21 @@ def decode_image(data: bytes, out: Pixels, where: str) -> None:
     if pixels.shape != out.shape or pixels.dtype != np.uint8:
         raise DecodeError(f"{where}: image is {pixels.dtype} {pixels.shape}, info.json declares {out.shape}")
     out[:] = pixels
+
+
+def decode_part(decoder: VideoDecoder, part: CameraPart, fresh: Int, pixels: Pixels, where: str) -> None:
+    """Decode the pictures of frames `fresh` (int64, of `part.frames`) into their slots of `pixels`."""
+    is_fresh = np.zeros(len(part.frames), bool)
+    is_fresh[fresh] = True
+    wanted = np.flatnonzero(is_fresh[part.read])  # of those read, the ones that are still to be decoded
+    slots = part.slots[part.read[wanted]]
+    if part.coded is None:
+        for k, slot in zip(wanted.tolist(), slots.tolist(), strict=True):
+            frame = int(part.frames[part.read[k]])
+            decode_image(part.images[k], pixels[slot], f"{where}, frame {frame}, {part.camera.key}")
+        return
+    target = np.full(len(part.coded.wanted), -1, np.int64)
+    target[part.picture[wanted]] = slots
+    decoder.decode(part.coded, pixels, target)
+    again = slots != target[part.picture[wanted]]  # rows that show the same picture as another row
+    pixels[slots[again]] = pixels[target[part.picture[wanted]][again]]

@@ -17,7 +17,7 @@ import numpy as np
 
 from robostream.assemble import Assembler, Batch, BufferPool
 from robostream.consumer import ClipWork, ConsumerOrder, SampleRun
-from robostream.decode import Pixels, VideoDecoder, decode_image
+from robostream.decode import VideoDecoder, decode_part
 from robostream.errors import RobostreamError
 from robostream.fetch import CameraPart, ClipFetcher, FetchedClip
 from robostream.metrics import Metrics
@@ -340,7 +340,7 @@ class Pipeline:
         broken = False
         try:
             with self.metrics.timed("decode_s"):
-                _decode_part(decoder, part, task.fresh, pool.pixels, task.clip.fetched.where)
+                decode_part(decoder, part, task.fresh, pool.pixels, task.clip.fetched.where)
         except RobostreamError as error:
             message = f"{task.clip.fetched.where}, {part.camera.key}: {error}"
             if not self._settings.skip:
@@ -354,6 +354,10 @@ class Pipeline:
             part.drop_bytes()
             self._changed.notify_all()
 
+    @property
+    def is_open(self) -> bool:
+        return not self._closed and self._error is None
+
     def close(self) -> None:
         """End all threads and drop what was decoded. Safe to call again."""
         if os.getpid() != self._pid:
@@ -364,21 +368,3 @@ class Pipeline:
         for thread in self._threads:
             thread.join()
         self._fetchers.shutdown(cancel_futures=True)
-
-
-def _decode_part(decoder: VideoDecoder, part: CameraPart, fresh: Int, pixels: Pixels, where: str) -> None:
-    """Decode the pictures of frames `fresh` into their slots."""
-    is_fresh = np.zeros(len(part.frames), bool)
-    is_fresh[fresh] = True
-    wanted = np.flatnonzero(is_fresh[part.read])  # of those read, the ones that are still to be decoded
-    slots = part.slots[part.read[wanted]]
-    if part.coded is None:
-        for k, slot in zip(wanted.tolist(), slots.tolist(), strict=True):
-            frame = int(part.frames[part.read[k]])
-            decode_image(part.images[k], pixels[slot], f"{where}, frame {frame}, {part.camera.key}")
-        return
-    target = np.full(len(part.coded.wanted), -1, np.int64)
-    target[part.picture[wanted]] = slots
-    decoder.decode(part.coded, pixels, target)
-    again = slots != target[part.picture[wanted]]  # rows that show the same picture as another row
-    pixels[slots[again]] = pixels[target[part.picture[wanted]][again]]

@@ -137,12 +137,17 @@ class EpochOrder:
         if settings.shuffle:
             units = np.argsort(_hash((settings.seed, epoch, _UNIT), units), kind="stable")
         self.units = units
+        self._shift = int(f"{epoch & 0xFFFFFFFF:032b}"[::-1], 2)  # van der Corput's sequence, × 2^32
         self.line_start = np.concatenate([[0], np.cumsum((plan.unit_stop - plan.unit_start)[units])])
 
     def _bound(self, stream: int) -> int:
-        """Where a stream begins on the line; which streams hold one sample more moves on with the epoch."""
+        """Where a stream begins on the line.
+
+        Which streams hold one sample more moves on with the epoch. `shift` is a fraction of the streams, so that
+        streams that are cut finer (a rank's workers) end where the coarser one does.
+        """
         n = self.plan.settings.num_streams
-        return (self.plan.total * stream + self.epoch % n) // n
+        return (self.plan.total * stream + (n * self._shift >> 32)) // n
 
     def stream_length(self, stream: int) -> int:
         if self.plan.settings.even:

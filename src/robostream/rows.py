@@ -88,14 +88,14 @@ class RowReader:
         frame = np.concatenate([part["frame_index"] for part in parts]) if "frame_index" in parts[0] else None
         if frame is not None:
             data = data[np.argsort(frame, kind="stable")]
-        images: list[bytes] = data[frames].tolist()
+        images: list[bytes | None] = data[frames].tolist()
         if None in images:
             frame_number = int(frames[images.index(None)])
             raise DataFileError(
                 f"{self._source.describe(self._path(row))}: no image bytes in {key} of episode "
                 f"{int(self._meta.episodes.index[row])}, frame {frame_number}"
             )
-        return images
+        return [image for image in images if image is not None]
 
     def _path(self, row: int) -> str:
         episodes = self._meta.episodes

@@ -1,0 +1,357 @@
+"""`StreamingLeRobotDataset`: the public face. It ties the stages together and leaves the work to them."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from robostream.assemble import Batch, BufferPool, Sample, split
+from robostream.build import Blueprint, Settings, Share
+from robostream.consumer import ConsumerOrder
+from robostream.decode import decoder_factory
+from robostream.distributed import resolve_rank
+from robostream.errors import SettingError
+from robostream.metadata import DatasetMetadata, Feature, load_metadata, select_episodes
+from robostream.metrics import Metrics
+from robostream.pipeline import Pipeline, Position
+from robostream.plan import Plan
+from robostream.source import LocalSource, Source
+from robostream.windows import resolve_windows
+
+Transform = Callable[[torch.Tensor], torch.Tensor]
+
+_BLOCK = 8  # samples gathered at once for sample-wise iteration
+_MAX_WORKERS = 1024
+
+
+class StreamingLeRobotDataset(IterableDataset[Sample]):
+    """Streams a LeRobot dataset (v3.0, v2.1, v2.0), each frame exact and decoded once.
+
+    A drop-in for `lerobot.datasets.StreamingLeRobotDataset`: lerobot's arguments come first, in its order. A sample
+    is what lerobot's map-style `LeRobotDataset[i]` returns for the same frame; see `docs/samples.md`.
+
+    Works in a `torch.utils.data.DataLoader` with any number of workers, started by fork or spawn, persistent or
+    not: the samples are split over the workers. `StreamLoader` is faster: it makes whole batches with threads.
+
+    Each iteration is the next epoch, in another order. With `shuffle=False` the order is that of the dataset.
+
+    Args:
+        repo_id: name of the dataset on the Hugging Face Hub. With `root` it is a label only.
+        root: local folder of the dataset. No network is used then.
+        episodes: indices of the episodes to use; None for all. They come in the dataset's order.
+        image_transforms: called with each RGB picture, [C, H, W] or [T, C, H, W], after windows are stacked.
+        delta_timestamps: for each key, offsets in seconds from the frame; each must be a multiple of 1/fps.
+        tolerance_s: how far offsets may lie from multiples of 1/fps, and pictures' times from rows' times.
+        revision: tag, branch or commit on the Hub.
+        force_cache_sync: fetch the Hub's metadata again.
+        streaming: accepted for lerobot's sake; this class always streams.
+        buffer_size: the shuffle window in decoded frames, for each rank, shared out among its workers. With
+            `num_streams`, for the whole job. Memory grows with it: about this many frames of each camera.
+        max_num_shards: accepted for lerobot's sake; data is split by streams, not by files.
+        seed: of the order. The same on all ranks.
+        rng: its next integer is the seed, if given.
+        shuffle: whether to shuffle.
+        return_uint8: video pictures as uint8 instead of float32 in [0, 1]: a quarter of the memory traffic. Images
+            stored in Parquet stay float32, as in lerobot.
+        rank, world_size: of this process; by default from Accelerate, torch.distributed or the environment.
+        video_decoder_cache_size: accepted for lerobot's sake; nothing is sought, so there is no decoder to cache.
+        data_files_root: URL of the folder that holds the data, where that is not the Hub or `root`.
+        video_decode_device: "cpu".
+        cameras: the camera keys to use; None for all.
+        features: the other keys to use; index columns always stay.
+        timestamps: "check" holds the rows' clock against the video's; "index" takes picture k for row k.
+        on_error: "raise", or "skip" to leave out what can't be read, counted in `metrics()` and logged once.
+        video_backend: "pyav" or "torchcodec"; the pixels are the same.
+        memory_bytes: keep decoded pictures for the next epoch, within this memory for each rank. A dataset that
+            fits is decoded once.
+        clip_frames: frames that are decoded as a unit; by default from keyframe spacing and windows.
+        num_streams: how many sequences the plan has; a multiple of ranks × workers, which is the default. Fix it
+            to get the same order on any number of ranks.
+        even: all ranks yield equally many samples; what is left over is skipped, other samples each epoch.
+        repeat: go on to the next epoch without an end.
+        num_threads: decoding threads; by default one for each core, shared out among workers.
+
+    Raises:
+        MetadataError, UnsupportedVersionError: the dataset is broken, or of another format.
+        SelectionError: `episodes`, `cameras` or `features` ask for what is not there.
+        WindowError: an offset is not a multiple of 1/fps, or of an unknown key.
+        SettingError: an argument's value can't work.
+    """
+
+    def __init__(
+        self,
+        repo_id: str | None = None,
+        root: str | os.PathLike[str] | None = None,
+        episodes: Sequence[int] | None = None,
+        image_transforms: Transform | None = None,
+        delta_timestamps: Mapping[str, Sequence[float]] | None = None,
+        tolerance_s: float = 1e-4,
+        revision: str | None = None,
+        force_cache_sync: bool = False,
+        streaming: bool = True,
+        buffer_size: int = 1000,
+        max_num_shards: int = 16,
+        seed: int = 42,
+        rng: np.random.Generator | None = None,
+        shuffle: bool = True,
+        return_uint8: bool = False,
+        rank: int | None = None,
+        world_size: int | None = None,
+        video_decoder_cache_size: int | None = None,
+        data_files_root: str | None = None,
+        video_decode_device: str = "cpu",
+        *,
+        cameras: Sequence[str] | None = None,
+        features: Sequence[str] | None = None,
+        timestamps: Literal["check", "index"] = "check",
+        on_error: Literal["raise", "skip"] = "raise",
+        video_backend: Literal["pyav", "torchcodec"] = "pyav",
+        memory_bytes: int | None = None,
+        clip_frames: int | None = None,
+        num_streams: int | None = None,
+        even: bool = False,
+        repeat: bool = False,
+        num_threads: int | None = None,
+    ) -> None:
+        super().__init__()
+        _one_of("timestamps", timestamps, ("check", "index"))
+        _one_of("on_error", on_error, ("raise", "skip"))
+        _one_of("video_decode_device", video_decode_device, ("cpu",))
+        if num_threads is not None and num_threads < 1:
+            raise SettingError(f"num_threads={num_threads} must be at least 1")
+        self.repo_id = repo_id
+        self.image_transforms = image_transforms
+        self.repeat = repeat
+        self.num_threads = num_threads
+        self.rank, self.world_size = resolve_rank(rank, world_size)
+        settings = Settings(
+            seed=seed if rng is None else int(rng.integers(2**31)),
+            shuffle=shuffle,
+            even=even,
+            buffer_size=buffer_size,
+            num_streams=num_streams,
+            clip_frames=clip_frames,
+            memory_bytes=memory_bytes,
+            tolerance_s=tolerance_s,
+            clock=timestamps,
+            skip=on_error == "skip",
+            return_uint8=return_uint8,
+        )
+        self.meta: DatasetMetadata = load_metadata(
+            _source(repo_id, root, data_files_root),
+            cameras=cameras,
+            features=features,
+            episodes=episodes,
+            repo_id=repo_id,
+            revision=revision,
+            root=None if root is None else Path(root),
+        )
+        windows = resolve_windows(delta_timestamps, self.meta.features, self.meta.info.fps, tolerance_s)
+        self.blueprint = Blueprint(
+            self.meta, select_episodes(self.meta, episodes), windows, settings, decoder_factory(video_backend)
+        )
+        self.blueprint.plan(self._share())  # refuses what cannot work before any data flows
+        # Shared between processes: the epoch that each worker begins next, also if workers are started anew.
+        self._next_epoch: torch.Tensor = torch.zeros(_MAX_WORKERS, dtype=torch.int64)
+        self._next_epoch.share_memory_()  # type: ignore[no-untyped-call]
+        self._metrics = Metrics()
+        self._pipeline: _Running | None = None
+        self._resume: Position | None = None
+
+    # What lerobot's class has, too ---------------------------------------------------------------------------------
+
+    @property
+    def fps(self) -> int | float:
+        return self.meta.fps
+
+    @property
+    def num_frames(self) -> int:
+        """Frames of the selected episodes, over all ranks."""
+        return int(self.blueprint.lengths.sum())
+
+    @property
+    def num_episodes(self) -> int:
+        """Selected episodes."""
+        return len(self.blueprint.selected)
+
+    @property
+    def features(self) -> dict[str, Feature]:
+        return self.meta.features
+
+    @property
+    def delta_timestamps(self) -> dict[str, list[float]]:
+        """Offsets in seconds, by key, as they are used."""
+        return {k: (w.offsets / float(self.meta.info.fps)).tolist() for k, w in self.blueprint.windows.items()}
+
+    def __len__(self) -> int:
+        """Samples that this rank yields in the next epoch."""
+        share = Share(self.rank, self.world_size, self.world_size)
+        if self.blueprint.settings.num_streams is None:
+            plan = self.blueprint.plan(share)
+            return plan.epoch(int(self._next_epoch[0])).stream_length(share.index)
+        return self._order(share, Position(int(self._next_epoch[0]), ())).epoch_length(int(self._next_epoch[0]))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make `epoch` the next one to be iterated, in this process and in DataLoader workers."""
+        if epoch < 0:
+            raise SettingError(f"epoch {epoch} must not be negative")
+        self._next_epoch.fill_(epoch)
+        self._resume = None
+
+    # Iteration -----------------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Sample]:
+        """The samples of this rank's (and worker's) next epoch; with `repeat`, of all epochs from there on."""
+        buffers = BufferPool()
+        transform = self.image_transforms
+        for batch in self.batches(_BLOCK, buffers):
+            for sample in split(batch):
+                if transform is not None:
+                    self._transform(sample, transform)
+                yield sample
+
+    def batches(self, size: int, buffers: BufferPool) -> Iterator[Batch]:
+        """Batches of `size` samples in order; the last of an epoch may be short."""
+        worker = self._worker()
+        pipeline = self._start()
+        finished = False
+        try:
+            epoch = pipeline.position.epoch
+            while True:
+                batch = pipeline.take(size, buffers, across_epochs=self.repeat)
+                if batch is None:
+                    finished = True
+                    return
+                if self.repeat:
+                    epoch = pipeline.position.epoch
+                self._next_epoch[worker] = epoch + 1
+                yield batch
+        finally:
+            # A finished epoch leaves its threads at work on the next one; anything else ends them.
+            if not finished:
+                self.close()
+
+    def _start(self) -> Pipeline:
+        """The pipeline of this process, at the start of its next epoch (or where a loaded state says)."""
+        share = self._share()
+        worker = self._worker()
+        start = self._resume or Position(int(self._next_epoch[worker]), ())
+        self._resume = None
+        running = self._pipeline
+        if running is not None and running.continues(share, start):
+            return running.pipeline
+        self.close()
+        order = self._order(share, start)
+        self._check_not_empty(order.plan)
+        pipeline = self.blueprint.pipeline(order, share, threads=self.num_threads or _threads(), metrics=self._metrics)
+        self._pipeline = _Running(pipeline, share, self)
+        self._next_epoch[worker] = start.epoch + 1
+        return pipeline
+
+    def _check_not_empty(self, plan: Plan) -> None:
+        streams = plan.settings.num_streams
+        if self.blueprint.settings.even and plan.total < streams:
+            raise SettingError(
+                f"even=True leaves nothing of {plan.total} samples over {streams} streams (ranks × workers)"
+            )
+
+    def _order(self, share: Share, start: Position) -> ConsumerOrder:
+        plan = self.blueprint.plan(share)
+        streams = self.blueprint.streams(plan, share)
+        return ConsumerOrder(plan, streams, start.epoch, start.consumed or [0] * len(streams))
+
+    def _worker(self) -> int:
+        info = get_worker_info()
+        return info.id if info else 0
+
+    def _share(self) -> Share:
+        info = get_worker_info()
+        workers, worker = (info.num_workers, info.id) if info else (1, 0)
+        return Share(self.rank * workers + worker, self.world_size * workers, self.world_size)
+
+    def _transform(self, sample: Sample, transform: Transform) -> None:
+        for camera in self.blueprint.cameras:
+            if not self.meta.features[camera.key].is_depth:
+                sample[camera.key] = transform(sample[camera.key])
+
+    # Random access ---------------------------------------------------------------------------------------------------
+
+    def __getitem__(self, index: int) -> Sample:
+        """Sample `index` in dataset order (0 … num_frames − 1). A clip is decoded for it: for a look, not to train.
+
+        Raises IndexError outside, and what iteration raises.
+        """
+        total = self.num_frames
+        if not -total <= index < total:
+            raise IndexError(f"index {index} is outside of {total} frames")
+        index %= total
+        ends = np.cumsum(self.blueprint.lengths)
+        episode = int(np.searchsorted(ends, index, "right"))
+        frame = index - int(ends[episode] - self.blueprint.lengths[episode])
+        sample = self.blueprint.look(episode, frame)
+        if self.image_transforms is not None:
+            self._transform(sample, self.image_transforms)
+        return sample
+
+    # The rest --------------------------------------------------------------------------------------------------------
+
+    def metrics(self) -> dict[str, float]:
+        """Counters and stage timings of this process so far; see `robostream.metrics.Metrics`."""
+        return self._metrics.snapshot()
+
+    def close(self) -> None:
+        """End all threads and free decoded pictures. Iterating again starts anew."""
+        if self._pipeline is not None:
+            self._pipeline.close()
+            self._pipeline = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy for another process: threads and counts stay behind."""
+        return {**self.__dict__, "_pipeline": None, "_metrics": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._metrics = Metrics()
+
+
+class _Running:
+    """A pipeline, and the process and share that it works for. Ends it when its dataset is dropped."""
+
+    def __init__(self, pipeline: Pipeline, share: Share, owner: StreamingLeRobotDataset) -> None:
+        self.pipeline = pipeline
+        self._share = share
+        self._pid = os.getpid()
+        self.close = weakref.finalize(owner, pipeline.close)
+
+    def continues(self, share: Share, start: Position) -> bool:
+        """Whether the pipeline stands where an iteration is to begin."""
+        position = self.pipeline.position
+        begins = position.epoch == start.epoch and not any(position.consumed) and not any(start.consumed)
+        return self._pid == os.getpid() and self._share == share and begins and self.pipeline.is_open
+
+
+def _source(repo_id: str | None, root: str | os.PathLike[str] | None, data_files_root: str | None) -> Source:
+    if root is None:
+        raise SettingError(f"repo_id={repo_id!r}: only local datasets are read; pass root=, its folder")
+    if data_files_root is not None:
+        raise SettingError(f"data_files_root={data_files_root!r}: only local datasets are read; pass root= alone")
+    return LocalSource(root)
+
+
+def _threads() -> int:
+    """Decoding threads: the cores that this process may use, shared out among DataLoader workers."""
+    info = get_worker_info()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // (info.num_workers if info else 1))
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise SettingError(f"{name}={value!r} must be one of {', '.join(map(repr, allowed))}")
