@@ -69,7 +69,10 @@ def _episodes() -> dict[str, Any]:
         "data/file_index": [0, 0, 1, 0],
         "stats/action/mean": [[0.0]] * 4,
     }
-    for key, file, start in ((CAMERA, [0, 0, 0, 1], [0, 0.5, 0.8, 0]), (OTHER, [0, 1, 1, 1], [0, 0, 0.3, 1.0])):
+    for key, file, start in (
+        (CAMERA, [0, 0, 0, 1], [0, 0.5, 0.8, 0]),
+        (OTHER, [0, 1, 1, 1], [0, 0, 0.3, 1.0]),
+    ):
         columns |= {
             f"videos/{key}/chunk_index": [0] * 4,
             f"videos/{key}/file_index": file,
@@ -137,7 +140,9 @@ def test_v3_episodes_and_placements(tmp_path: Path) -> None:
     episodes = load(write_v3(tmp_path)).episodes
     assert episodes.length.tolist() == LENGTHS
     assert episodes.start.tolist() == [0, 5, 8, 15]
-    assert episodes.data_files == [f"data/chunk-00{c}/file-00{f}.parquet" for c, f in ((0, 0), (0, 1), (1, 0))]
+    assert episodes.data_files == [
+        f"data/chunk-00{c}/file-00{f}.parquet" for c, f in ((0, 0), (0, 1), (1, 0))
+    ]
     assert episodes.data_file.tolist() == [0, 0, 1, 2]
     top, wrist = episodes.videos[CAMERA], episodes.videos[OTHER]
     assert top.files == [f"videos/{CAMERA}/chunk-000/file-00{f}.mp4" for f in (0, 1)]
@@ -177,7 +182,11 @@ def test_v3_episode_indices_may_have_gaps(tmp_path: Path) -> None:
 
 def test_v3_foreign_files_are_never_counted_in(tmp_path: Path) -> None:
     root = write_v3(tmp_path)
-    for stray in ("meta/episodes/file-000.parquet", "meta/episodes.parquet", "meta/episodes/chunk-000/copy.parquet"):
+    for stray in (
+        "meta/episodes/file-000.parquet",
+        "meta/episodes.parquet",
+        "meta/episodes/chunk-000/copy.parquet",
+    ):
         _write_table(root / stray, _episodes())
     _write_table(root / "data/chunk-001/file-007.parquet", {"other": [1]})
     _touch(root, f"videos/{CAMERA}/chunk-000/file-009.mp4")
@@ -562,14 +571,23 @@ def test_only_the_selected_episodes_need_their_files(tmp_path: Path) -> None:
 
 def test_features_are_kept_by_name_with_the_index_columns(tmp_path: Path) -> None:
     root = write_v3(tmp_path)
-    assert list(load(root, features=["action"]).features) == [CAMERA, OTHER, "action", "timestamp", "task_index"]
+    assert list(load(root, features=["action"]).features) == [
+        CAMERA,
+        OTHER,
+        "action",
+        "timestamp",
+        "task_index",
+    ]
     assert list(load(root, cameras=[], features=[]).features) == ["timestamp", "task_index"]
 
 
 @pytest.mark.parametrize(
     ("selection", "words"),
     [
-        ({"cameras": ["top"]}, f"cameras=['top']: unknown; the cameras of the dataset are: {CAMERA}, {OTHER}"),
+        (
+            {"cameras": ["top"]},
+            f"cameras=['top']: unknown; the cameras of the dataset are: {CAMERA}, {OTHER}",
+        ),
         ({"cameras": ["action"]}, "cameras=['action']: unknown"),
         ({"cameras": CAMERA}, "must be a list of keys, not a string"),
         ({"features": ["actions"]}, "features=['actions']: unknown"),

@@ -21,19 +21,20 @@ def read_episodes(source: Source, info: Info, video_keys: list[str]) -> tuple[Ep
     file, line and field.
     """
     index, length = _read_lines(source)
-    count, info_name = len(index), source.describe(INFO_PATH)
+    info_name = source.describe(INFO_PATH)
     names = [{"episode_chunk": i // info.chunks_size, "episode_index": i} for i in index.tolist()]
-    own_file = np.arange(count, dtype=np.int32)
+    own_file = np.arange(len(index), dtype=np.int32)
     data_files = fill_template(info.data_path, "data_path", info_name, names)
     videos: dict[str, VideoPlacement] = {}
     lost: dict[str, str] = {}
-    for key in video_keys:
-        if info.video_path is None:
-            lost[key] = f"{info_name} has no video_path"
-            continue
-        camera_names = ({"video_key": key, **name} for name in names)
-        files = fill_template(info.video_path, "video_path", info_name, camera_names)
-        videos[key] = VideoPlacement(own_file, files, np.zeros(count), np.zeros(count, np.int64), length)
+    if info.video_path is None:
+        lost = dict.fromkeys(video_keys, f"{info_name} has no video_path")
+    else:
+        first = np.zeros_like(length)  # every episode starts its own file
+        for key in video_keys:
+            camera_names = ({"video_key": key, **name} for name in names)
+            files = fill_template(info.video_path, "video_path", info_name, camera_names)
+            videos[key] = VideoPlacement(own_file, files, first.astype(np.float64), first, length)
     start = np.cumsum(length) - length
     return EpisodeTable(index, length, start, own_file, data_files, videos), lost
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -64,24 +65,24 @@ def read_episodes(source: Source, info: Info, video_keys: list[str]) -> tuple[Ep
     rows, lost = _read_rows(source, video_keys)
     _check_rows(rows)
     info_name = source.describe(INFO_PATH)
-    data_file, data_pairs = _unique_files(rows, "data")
-    data_files = fill_template(info.data_path, "data_path", info_name, data_pairs)
-    length = rows.ints("length")
+    data_file, pairs = _unique_files(rows, "data")
+    data_files = fill_template(info.data_path, "data_path", info_name, pairs)
     videos: dict[str, VideoPlacement] = {}
-    for key in video_keys:
-        if key in lost:
-            continue
-        if info.video_path is None:
-            lost[key] = f"{info_name} has no video_path"
-            continue
-        file, pairs = _unique_files(rows, f"videos/{key}")
-        files = fill_template(
-            info.video_path, "video_path", info_name, ({"video_key": key, **p} for p in pairs)
-        )
-        from_timestamp = rows.columns[f"videos/{key}/from_timestamp"].astype(np.float64, copy=False)
-        videos[key] = place_video(file, files, from_timestamp, length)
-    start = rows.ints("dataset_from_index")
-    return EpisodeTable(rows.ints("episode_index"), length, start, data_file, data_files, videos), lost
+    if info.video_path is None:
+        lost |= dict.fromkeys(video_keys, f"{info_name} has no video_path")
+    else:
+        placed = [key for key in video_keys if key not in lost]
+        videos = {key: _place_camera(rows, key, info.video_path, info_name) for key in placed}
+    index, length, start = (rows.ints(name) for name in ("episode_index", "length", "dataset_from_index"))
+    return EpisodeTable(index, length, start, data_file, data_files, videos), lost
+
+
+def _place_camera(rows: _Rows, key: str, template: str, info_name: str) -> VideoPlacement:
+    file, pairs = _unique_files(rows, f"videos/{key}")
+    names: Iterable[dict[str, int | str]] = ({"video_key": key, **pair} for pair in pairs)
+    files = fill_template(template, "video_path", info_name, names)
+    from_timestamp = rows.columns[f"videos/{key}/from_timestamp"].astype(np.float64, copy=False)
+    return place_video(file, files, from_timestamp, rows.ints("length"))
 
 
 def _read_rows(source: Source, video_keys: list[str]) -> tuple[_Rows, dict[str, str]]:
