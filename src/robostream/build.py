@@ -23,8 +23,9 @@ from robostream.pictures import Clock
 from robostream.pipeline import Pipeline, PipelineSettings
 from robostream.plan import Int, Plan, PlanSettings
 from robostream.pool import FramePool
-from robostream.sizing import Room, Sizes, room, settle
-from robostream.video import VideoIndex
+from robostream.rows import ROW_BYTES
+from robostream.sizing import Room, Sizes, reach, room, settle
+from robostream.video import INDEX_BYTES, VideoIndex
 from robostream.windows import Window
 
 
@@ -172,6 +173,15 @@ class Blueprint:
             )
             for camera in self.cameras
         }
+
+    def memory_bound(self, share: Share, threads: int) -> int:
+        """Bytes that one consumer keeps to at most: decoded pictures, coded clips, file indices and rows."""
+        plan, ahead = self.plan(share), threads + 2
+        rooms = self.rooms(plan, share, ahead)
+        decoded = sum(rooms[camera.key].budget * camera.frame_bytes for camera in self.cameras)
+        coded = sum(float(np.mean(table.size)) for table in self.tables.values())
+        longest = self.sizes.clip_frames * 3 // 2 + max((reach(camera) for camera in self.cameras), default=0)
+        return decoded + int((ahead + threads) * longest * coded) + INDEX_BYTES + ROW_BYTES
 
     def fetcher(self, metrics: Metrics, pin: Pin | None = None) -> ClipFetcher:
         settings = self.settings

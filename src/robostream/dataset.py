@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,11 +18,13 @@ from robostream.consumer import ConsumerOrder
 from robostream.decode import decoder_factory
 from robostream.distributed import resolve_rank
 from robostream.errors import SettingError
+from robostream.fetch import Camera
 from robostream.metadata import DatasetMetadata, Feature, load_metadata, select_episodes
 from robostream.metrics import Metrics
 from robostream.pipeline import Pipeline, Position
 from robostream.plan import Plan
 from robostream.source import LocalSource, Source
+from robostream.state import State, make_state, read_state
 from robostream.windows import resolve_windows
 
 Transform = Callable[[torch.Tensor], torch.Tensor]
@@ -217,7 +219,7 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
                     self._transform(sample, transform)
                 yield sample
 
-    def batches(self, size: int, buffers: BufferPool) -> Iterator[Batch]:
+    def batches(self, size: int, buffers: BufferPool) -> Generator[Batch, None, None]:
         """Batches of `size` samples in order; the last of an epoch may be short."""
         worker = self._worker()
         pipeline = self._start()
@@ -277,9 +279,13 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
         return Share(self.rank * workers + worker, self.world_size * workers, self.world_size)
 
     def _transform(self, sample: Sample, transform: Transform) -> None:
-        for camera in self.blueprint.cameras:
-            if not self.meta.features[camera.key].is_depth:
-                sample[camera.key] = transform(sample[camera.key])
+        for key in self.transformed_keys:
+            sample[key] = transform(sample[key])
+
+    @property
+    def transformed_keys(self) -> list[str]:
+        """The cameras that `image_transforms` is for."""
+        return [camera.key for camera in self.blueprint.cameras]
 
     # Random access ---------------------------------------------------------------------------------------------------
 
@@ -300,7 +306,49 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
             self._transform(sample, self.image_transforms)
         return sample
 
+    # State ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def position(self) -> Position:
+        """Where the running iteration stands; the start of the next epoch if there is none."""
+        if self._pipeline is not None:
+            return self._pipeline.pipeline.position
+        return self._resume or Position(int(self._next_epoch[self._worker()]), ())
+
+    def state_at(self, position: Position | None = None) -> State:
+        """The state of this process's streams at a position; by default where it stands now."""
+        position = position or self.position
+        share = self._share()
+        plan = self.blueprint.plan(share)
+        streams = self.blueprint.streams(plan, share)
+        consumed = position.consumed or [0] * len(streams)
+        return make_state(self.blueprint.fingerprint(plan), position.epoch, streams, consumed)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Begin the next iteration at a saved state. Raises StateError, naming the difference, if it is of another
+        dataset, seed or setting."""
+        share = self._share()
+        plan = self.blueprint.plan(share)
+        epoch, consumed = read_state(state, self.blueprint.fingerprint(plan), self.blueprint.streams(plan, share))
+        self.close()
+        self._resume = Position(epoch, tuple(consumed))
+        self._next_epoch.fill_(epoch)
+
     # The rest --------------------------------------------------------------------------------------------------------
+
+    @property
+    def cameras(self) -> list[Camera]:
+        """The cameras that are decoded."""
+        return self.blueprint.cameras
+
+    @property
+    def return_uint8(self) -> bool:
+        return self.blueprint.settings.return_uint8
+
+    @property
+    def memory_bound(self) -> int:
+        """Bytes that one consumer of this dataset keeps to at most, besides the batches that are handed out."""
+        return self.blueprint.memory_bound(self._share(), self.num_threads or _threads())
 
     def metrics(self) -> dict[str, float]:
         """Counters and stage timings of this process so far; see `robostream.metrics.Metrics`."""

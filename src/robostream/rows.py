@@ -23,6 +23,7 @@ Column = npt.NDArray[Any]
 Columns = dict[str, Column]
 
 CLOCK = "timestamp/float64"  # the rows' clock as stored, before it is rounded to float32 for samples
+ROW_BYTES = 64 << 20  # row groups kept
 _ORDER = ("episode_index", "frame_index")  # read to find an episode's rows, also where not asked for
 
 
@@ -44,7 +45,7 @@ class RowReader:
         memory_bytes: bound on the row groups kept, so that groups that hold many episodes are not read for each.
     """
 
-    def __init__(self, meta: DatasetMetadata, memory_bytes: int = 64 << 20) -> None:
+    def __init__(self, meta: DatasetMetadata, memory_bytes: int = ROW_BYTES) -> None:
         self._meta = meta
         self._source: Source = meta.source
         self.tabular = [f for f in meta.features.values() if not f.is_camera]

@@ -14,6 +14,7 @@ from robostream.source import Source
 
 Int = npt.NDArray[np.int64]
 
+INDEX_BYTES = 64 << 20  # sample tables kept
 _GAP = 64 * 1024  # bytes between two wanted ranges that are cheaper to read than to ask for separately
 
 
@@ -80,7 +81,7 @@ class VideoIndex:
         memory_bytes: bound on the tables kept; the newest is always kept.
     """
 
-    def __init__(self, source: Source, memory_bytes: int = 64 << 20) -> None:
+    def __init__(self, source: Source, memory_bytes: int = INDEX_BYTES) -> None:
         self._source = source
         self._bound = memory_bytes
         self._lock = threading.Lock()
