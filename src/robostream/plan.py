@@ -88,7 +88,8 @@ def _mix(x: U64) -> U64:
 
 def _hash(salt: tuple[int, ...], counters: Int) -> U64:
     """Random 64-bit numbers for counters, independent between salts; uint64 [n]."""
-    digest = hashlib.blake2b(repr(salt).encode(), digest_size=8).digest()
+    plain = tuple(map(int, salt))  # NumPy's integers have another repr, which would give another order
+    digest = hashlib.blake2b(repr(plain).encode(), digest_size=8).digest()
     start = np.frombuffer(digest, "<u8")
     return _mix(start + counters.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15))
 
