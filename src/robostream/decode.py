@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 import io
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import av
 import numpy as np
 import numpy.typing as npt
-from av.video.reformatter import VideoReformatter
 from PIL import Image
 
 from robostream.errors import DecodeError, SettingError
 from robostream.fetch import CameraPart
+from robostream.rgb import RgbConverter
 from robostream.video import CodedClip
 
 Int = npt.NDArray[np.int64]
@@ -23,10 +22,6 @@ Pixels = npt.NDArray[np.uint8]
 
 _CONTEXTS = 4  # codec contexts kept per thread; one for each kind of stream in turn
 _DECODERS = {"h264": "h264", "hevc": "hevc", "av1": "libdav1d"}
-# PyAV converts with as many threads as there are cores unless told otherwise, which is slower under our threads.
-_REFORMAT: dict[str, Any] = {"format": "rgb24"}
-if "threads" in str(inspect.getdoc(VideoReformatter.reformat)):
-    _REFORMAT["threads"] = 1
 
 
 class VideoDecoder(Protocol):
@@ -61,78 +56,83 @@ class PyavDecoder:
 
     def __init__(self) -> None:
         self._contexts: OrderedDict[tuple[str, bytes], av.VideoCodecContext] = OrderedDict()
-        self._reformatter = VideoReformatter()
+        self._converter = RgbConverter()
 
     def decode(self, clip: CodedClip, out: Pixels, slots: Int) -> None:
-        table = clip.table
-        # The packet's pts is the picture's position, which is unique even where the file's own pts are not.
-        position = np.full(len(table.pts), -1, np.int64)
-        position[table.presented] = np.arange(len(table.presented))
-        target = {w: s for w, s in zip(clip.wanted.tolist(), slots.tolist(), strict=True) if s >= 0}
-        done = 0
+        sink = _Sink(clip, out, slots, self._converter)
+        frames = 0
         try:
             for first, last in clip.spans:
-                self._decode_span(clip, first, last, done, position[first:last].tolist(), out, target)
-                done += last - first
+                self._decode_span(clip, first, last, frames, sink)
+                frames += last - first
         except (av.FFmpegError, ValueError) as error:
-            self._contexts.clear()
+            self._contexts.clear()  # what they hold is not worth keeping
             raise DecodeError(f"{clip.name}: FFmpeg could not decode {_range(clip)}: {error}") from error
-        if target:
-            raise DecodeError(f"{clip.name}: picture {min(target)} did not come out of the {table.codec} decoder")
+        sink.check_complete()
 
-    def _decode_span(
-        self,
-        clip: CodedClip,
-        first: int,
-        last: int,
-        done: int,
-        position: list[int],
-        out: Pixels,
-        target: dict[int, int],
-    ) -> None:
+    def _decode_span(self, clip: CodedClip, first: int, last: int, skip: int, sink: _Sink) -> None:
+        """Decode one span; skip: frames of the spans before it."""
         context = self._context(clip, first)
+        # The packet's pts is the picture's position, which is unique even where the file's own pts are not.
+        position = clip.table.position[first:last].tolist()
         size = clip.table.size[first:last].tolist()
-        at = clip.at[done : done + last - first].tolist()
-        buffer = clip.buffer[done : done + last - first].tolist()
-        views = [memoryview(data) for data in clip.buffers]
+        at = clip.at[skip : skip + last - first].tolist()
+        buffer = clip.buffer[skip : skip + last - first].tolist()
         for i in range(last - first):
-            packet = av.Packet(views[buffer[i]][at[i] : at[i] + size[i]])
+            packet = av.Packet(clip.buffers[buffer[i]][at[i] : at[i] + size[i]])
             packet.pts = position[i]
             packet.dts = i
             for frame in context.decode(packet):
-                self._keep(clip, frame, out, target)
+                sink.take(frame)
         for frame in context.decode(None):
-            self._keep(clip, frame, out, target)
+            sink.take(frame)
         context.flush_buffers()
-
-    def _keep(self, clip: CodedClip, frame: av.VideoFrame, out: Pixels, target: dict[int, int]) -> None:
-        slot = target.pop(-1 if frame.pts is None else frame.pts, None)
-        if slot is None:
-            return
-        if frame.is_corrupt:
-            raise DecodeError(f"{clip.name}: picture {frame.pts} is corrupt")
-        height, width = out.shape[1:3]
-        if (frame.height, frame.width) != (height, width):
-            raise DecodeError(
-                f"{clip.name}: picture {frame.pts} is {frame.width}×{frame.height}, info.json declares {width}×{height}"
-            )
-        plane = self._reformatter.reformat(frame, **_REFORMAT).planes[0]
-        lines = np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)  # type: ignore[call-overload]
-        out[slot].reshape(height, width * 3)[:] = lines[:height, : width * 3]
 
     def _context(self, clip: CodedClip, first: int) -> av.VideoCodecContext:
         table = clip.table
         extradata = table.extradata[int(table.description[first])]
         context = self._contexts.get((table.codec, extradata))
         if context is None:
-            context = _open_context(clip, extradata)
+            context = open_context(clip, extradata)
             while len(self._contexts) >= _CONTEXTS:
                 self._contexts.popitem(last=False)
             self._contexts[table.codec, extradata] = context
         return context
 
 
-def _open_context(clip: CodedClip, extradata: bytes) -> av.VideoCodecContext:
+class _Sink:
+    """Where the pictures of one clip go."""
+
+    def __init__(self, clip: CodedClip, out: Pixels, slots: Int, converter: RgbConverter) -> None:
+        self._clip = clip
+        self._out = out
+        self._height, self._width = out.shape[1:3]
+        self._address, self._step = out.ctypes.data, out.strides[0]
+        self._converter = converter
+        self._open = {w: s for w, s in zip(clip.wanted.tolist(), slots.tolist(), strict=True) if s >= 0}
+
+    def take(self, frame: av.VideoFrame) -> None:
+        """Keep a decoded frame if it is wanted; its pts is its picture's position."""
+        slot = self._open.pop(-1 if frame.pts is None else frame.pts, None)
+        if slot is None:
+            return
+        if frame.is_corrupt:
+            raise DecodeError(f"{self._clip.name}: picture {frame.pts} is corrupt")
+        if frame.height != self._height or frame.width != self._width:
+            raise DecodeError(
+                f"{self._clip.name}: picture {frame.pts} is {frame.width}×{frame.height}, "
+                f"the camera's pictures are {self._width}×{self._height}"
+            )
+        self._converter.convert(frame, self._out[slot], self._address + slot * self._step)
+
+    def check_complete(self) -> None:
+        if self._open:
+            raise DecodeError(
+                f"{self._clip.name}: picture {min(self._open)} did not come out of the {self._clip.table.codec} decoder"
+            )
+
+
+def open_context(clip: CodedClip, extradata: bytes) -> av.VideoCodecContext:
     codec = clip.table.codec
     try:
         context = av.CodecContext.create(_DECODERS.get(codec, codec), "r")

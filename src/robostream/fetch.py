@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -124,7 +125,8 @@ class ClipFetcher:
         self._metrics = metrics
         self._pin = pin
         self._fps: Fraction = meta.info.fps
-        self._warned: set[str] = set()
+        self._lock = threading.Lock()
+        self._noticed: set[str] = set()
 
     def fetch(self, work: ClipWork) -> FetchedClip:
         """Read a clip's rows and coded pictures. Raises a RobostreamError that names file, episode and frame."""
@@ -144,9 +146,14 @@ class ClipFetcher:
                 return FetchedClip(work, where, samples, np.zeros(len(samples), bool), {}, [])
 
     def warn_once(self, kind: str, message: str) -> None:
-        if kind not in self._warned:
-            self._warned.add(kind)
+        if self._first_time(kind):
             log.warning("%s", message)
+
+    def _first_time(self, kind: str) -> bool:
+        with self._lock:
+            known = kind in self._noticed
+            self._noticed.add(kind)
+        return not known
 
     def _camera(self, work: ClipWork, rows: Columns, camera: Camera, samples: Int, valid: Bool) -> CameraPart:
         row = int(self.selected[work.episode])
@@ -195,6 +202,7 @@ class ClipFetcher:
             base=int(placement.base[row]),
             rows_in_file=int(placement.rows_in_file[placement.file[row]]),
             from_timestamp=float(placement.from_timestamp[row]),
+            until=float(placement.until[row]),
         )
         table = self.index.table(path)
         matched = match_pictures(video, table, rows.get(CLOCK), self._fps, self._tolerance_s, self._clock)
@@ -203,7 +211,8 @@ class ClipFetcher:
                 raise matched.problem
             self.warn_once(video.name, f"{matched.problem} Left out the rows without a picture.")
         if matched.drifted:
-            self._metrics.add("episodes_drifted")
+            if self._first_time(f"drift of {row}"):
+                self._metrics.add("episodes_drifted")
             self.warn_once(
                 "drift",
                 f"{video.name}: the video's clock drifts from the rows' by more than tolerance_s, but the file has as "

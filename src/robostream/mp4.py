@@ -70,6 +70,13 @@ class SampleTable:
         return Fraction(self.timescale, step) if step > 0 else Fraction(0)
 
     @cached_property
+    def position(self) -> Int64Array:
+        """int64[N]: the place of each frame in presentation order; −1 if an edit list cuts it away."""
+        position = np.full(len(self.pts), -1, np.int64)
+        position[self.presented] = np.arange(len(self.presented))
+        return position
+
+    @cached_property
     def decode_start(self) -> Int64Array:
         """int64[N]: the keyframe at which decoding must begin to get this frame, as a decode index.
 

@@ -29,8 +29,8 @@ class EpisodeVideo:
     """Where an episode's pictures are: its part of one MP4.
 
     name: the file, for messages. episode: index of the episode. length: its rows. base: rows of the episodes that
-    lie before it in the file. rows_in_file: rows of all episodes in the file. from_timestamp: seconds in the file
-    at which it begins, as the metadata says.
+    lie before it in the file. rows_in_file: rows of all episodes in the file. from_timestamp, until: seconds in the
+    file at which it and the next episode begin, as the metadata says.
     """
 
     name: str
@@ -39,6 +39,7 @@ class EpisodeVideo:
     base: int
     rows_in_file: int
     from_timestamp: float
+    until: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +82,7 @@ def match_pictures(
     # Clocks stored as float32 are no finer than this.
     slack = tolerance_s + float(np.spacing(np.float32(video.from_timestamp + video.length / fps)))
     if pictures != video.rows_in_file:
-        return _by_time(video, table, wanted, slack)
+        return _by_time(video, table, wanted, slack, fps)
     positions = np.arange(video.base, video.base + video.length)
     found = table.pts[table.presented[positions]] / table.timescale
     if (abs(found - wanted) <= slack).all():
@@ -110,17 +111,23 @@ def _by_index(video: EpisodeVideo, pictures: int) -> Matched:
     return Matched(positions, problem=_missing_error(video, counts, first_missing, "there is no such picture"))
 
 
-def _by_time(video: EpisodeVideo, table: SampleTable, wanted: Float, slack: float) -> Matched:
+def _by_time(video: EpisodeVideo, table: SampleTable, wanted: Float, slack: float, fps: Fraction) -> Matched:
     pts = table.pts[table.presented] / table.timescale
-    after = np.minimum(np.searchsorted(pts, wanted), len(pts) - 1)
-    before = np.maximum(after - 1, 0)
+    # Only the episode's own pictures: where it lacks some, the next one's begin at just the times they should have.
+    bounds = np.array([video.from_timestamp, video.until]) - 0.5 / float(fps)
+    first, stop = np.searchsorted(pts, bounds).tolist()
+    counts = f"{len(pts)} pictures for {video.rows_in_file} rows"
+    if first == stop:
+        missing = np.full(len(wanted), MISSING)
+        return Matched(missing, problem=_missing_error(video, counts, 0, "no picture lies within the episode's time"))
+    after = first + np.searchsorted(pts[first:stop], wanted).clip(0, stop - first - 1)
+    before = np.maximum(after - 1, first)
     nearest = np.where(abs(pts[before] - wanted) <= abs(pts[after] - wanted), before, after)
     far = abs(pts[nearest] - wanted) > slack
     positions = np.where(far, MISSING, nearest)
     if not far.any():
         return Matched(positions)
     k = int(np.argmax(far))
-    counts = f"{len(pts)} pictures for {video.rows_in_file} rows"
     detail = f"wanted time {wanted[k]:.4f} s, the nearest picture is at {pts[nearest[k]]:.4f} s"
     return Matched(positions, problem=_missing_error(video, counts, k, detail))
 

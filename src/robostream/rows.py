@@ -37,6 +37,18 @@ class _File:
     high: Int
 
 
+@dataclass(frozen=True, eq=False)
+class _Group:
+    """One row group in memory, and where runs of one episode begin and end in it."""
+
+    columns: Columns
+    runs: dict[int, list[slice]]
+    nbytes: int
+
+    def rows_of(self, episode: int) -> list[Columns]:
+        return [{k: v[run] for k, v in self.columns.items()} for run in self.runs.get(episode, ())]
+
+
 class RowReader:
     """Reads episodes' rows.
 
@@ -53,7 +65,7 @@ class RowReader:
         self._held = 0
         self._lock = threading.Lock()
         self._files: OrderedDict[str, _File] = OrderedDict()
-        self._groups: OrderedDict[tuple[str, int, str], Columns] = OrderedDict()
+        self._groups: OrderedDict[tuple[str, int, str], _Group] = OrderedDict()
         self.bytes_read = 0
 
     def episode(self, row: int) -> Columns:
@@ -63,7 +75,7 @@ class RowReader:
         arrays [length]. Raises DataFileError naming file and episode if rows or columns are missing.
         """
         parts = self._parts(row, "")
-        columns = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+        columns = parts[0] if len(parts) == 1 else {k: np.concatenate([part[k] for part in parts]) for k in parts[0]}
         index, length = int(self._meta.episodes.index[row]), int(self._meta.episodes.length[row])
         path = self._path(row)
         found = len(columns["episode_index"])
@@ -103,17 +115,11 @@ class RowReader:
         return episodes.data_files[int(episodes.data_file[row])]
 
     def _parts(self, row: int, image: str) -> list[Columns]:
-        """The episode's rows, one part per row group that has some."""
+        """The episode's rows, as views of each row group that has some."""
         path, index = self._path(row), int(self._meta.episodes.index[row])
         file = self._file(path)
         groups = np.flatnonzero((file.low <= index) & (index <= file.high)).tolist()
-        parts = []
-        for group in groups:
-            columns = self._group(path, file, group, image)
-            mine = np.flatnonzero(columns["episode_index"] == index)
-            if len(mine):
-                # Fancy indexing copies, so that an episode does not hold on to its whole group.
-                parts.append({key: values[mine] for key, values in columns.items()})
+        parts = [part for group in groups for part in self._group(path, file, group, image).rows_of(index)]
         if not parts:
             raise DataFileError(
                 f"{self._source.describe(path)}: has no rows of episode {index}, although the metadata places it there"
@@ -147,7 +153,7 @@ class RowReader:
                 f"Leave it out with features=[…], or repair the file; it has {sorted(file.columns)}"
             )
 
-    def _group(self, path: str, file: _File, group: int, image: str) -> Columns:
+    def _group(self, path: str, file: _File, group: int, image: str) -> _Group:
         """One row group: its tabular columns, or one image column's bytes with what finds an episode in it."""
         name = (path, group, image)
         with self._lock:
@@ -163,16 +169,15 @@ class RowReader:
                 table = reader.read_row_group(group, columns=columns, use_threads=False)
         except (pa.ArrowException, OSError) as error:
             raise DataFileError(f"{self._source.describe(path)}: row group {group}: {error}") from error
-        arrays = self._convert(path, table, image, order)
-        weight = _weight(arrays)
+        read = _make_group(self._convert(path, table, image, order))
         with self._lock:
             if name not in self._groups:
                 self.bytes_read += table.nbytes
-                self._groups[name] = arrays
-                self._held += weight
+                self._groups[name] = read
+                self._held += read.nbytes
             while self._held > self._bound and len(self._groups) > 1:
-                self._held -= _weight(self._groups.popitem(last=False)[1])
-        return arrays
+                self._held -= self._groups.popitem(last=False)[1].nbytes
+        return read
 
     def _convert(self, path: str, table: pa.Table, image: str, order: Sequence[str]) -> Columns:
         where = self._source.describe(path)
@@ -192,10 +197,16 @@ class RowReader:
         return arrays
 
 
-def _weight(columns: Columns) -> int:
-    return sum(
+def _make_group(columns: Columns) -> _Group:
+    index = columns["episode_index"]
+    begins = np.flatnonzero(np.diff(index, prepend=index[:1] - 1)).tolist()
+    runs: dict[int, list[slice]] = {}
+    for begin, end in zip(begins, [*begins[1:], len(index)], strict=True):
+        runs.setdefault(int(index[begin]), []).append(slice(begin, end))
+    weight = sum(
         sum(len(v or b"") for v in values) if values.dtype == object else values.nbytes for values in columns.values()
     )
+    return _Group(columns, runs, weight)
 
 
 def _describe(metadata: pq.FileMetaData) -> _File:

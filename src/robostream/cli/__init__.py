@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from robostream.cli.bench import bench
 from robostream.cli.common import CleanErrors
 from robostream.cli.demo import demo
 from robostream.cli.peek import peek
@@ -19,6 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+app.command("bench")(bench)
 app.command("demo")(demo)
 app.command("peek")(peek)
 app.command("synth")(synth)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import shutil
@@ -20,6 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from robostream.assemble import Batch, Sample, split
+from robostream.bench.ceiling import measure_ceiling
 from robostream.cli import memory
 from robostream.cli.common import (
     Backend,
@@ -209,15 +209,18 @@ def _with_progress(batches: Iterator[Batch], total: int, target: Console) -> Ite
 
 def choose(batch: Batch) -> list[Sample]:
     """Samples of a batch to show, in the dataset's order: one or two with padding, and many episodes."""
-    samples = list(split(batch))
-    pads = {id(s): sum(int(v.sum()) for k, v in s.items() if k.endswith("_is_pad")) for s in samples}
-    chosen = sorted((s for s in samples if pads[id(s)]), key=lambda s: -pads[id(s)])[:2]
-    rest = [s for s in samples if not pads[id(s)]]
+    samples = sorted(split(batch), key=_padding, reverse=True)
+    chosen = [sample for sample in samples[:2] if _padding(sample)]
+    rest = sorted(samples[len(chosen) :], key=_padding)
     while rest and len(chosen) < _SHEET_ROWS:
         used = [int(s["episode_index"]) for s in chosen]
         chosen.append(rest.pop(int(np.argmin([used.count(int(s["episode_index"])) for s in rest]))))
     chosen.sort(key=lambda s: int(s["index"]))
     return [{k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in s.items()} for s in chosen]
+
+
+def _padding(sample: Sample) -> int:
+    return sum(int(values.sum()) for key, values in sample.items() if key.endswith("_is_pad"))
 
 
 def _variety(batch: Batch) -> tuple[bool, int]:
@@ -230,8 +233,7 @@ def measure(dataset: StreamingLeRobotDataset, threads: int, seconds: float) -> f
     """Camera frames/s of bare decoding, or None if it is not to be measured or there is no video."""
     if not seconds or not dataset.meta.video_keys:
         return None
-    bench = importlib.import_module("robostream.bench.ceiling")
-    return float(bench.measure_ceiling(dataset, threads, seconds))
+    return measure_ceiling(dataset, threads, seconds)
 
 
 def check_rows(run: Run, metrics: dict[str, float]) -> str:

@@ -19,13 +19,15 @@ class VideoPlacement:
     """Where the pictures of one camera are, for N episodes.
 
     file: int32[N], into `files`. files: paths relative to the root. from_timestamp: float64[N], seconds
-    inside the file. base: int64[N], rows of the episodes stored before this one in its file. rows_in_file:
-    int64[len(files)], rows of all episodes stored in the file.
+    inside the file. until: float64[N], where the next episode in the file begins; infinite for its last.
+    base: int64[N], rows of the episodes stored before this one in its file. rows_in_file: int64[len(files)],
+    rows of all episodes stored in the file.
     """
 
     file: Int32
     files: list[str]
     from_timestamp: Float64
+    until: Float64
     base: Int64
     rows_in_file: Int64
 
@@ -50,14 +52,17 @@ class EpisodeTable:
 
 
 def place_video(file: Int32, files: list[str], from_timestamp: Float64, length: Int64) -> VideoPlacement:
-    """Count the rows before each episode in its file, by from_timestamp and then by episode index."""
+    """Put the episodes of each file in line, by from_timestamp and then by episode index."""
     order = np.lexsort((from_timestamp, file))  # stable, and the rows come by episode index
     rows_in_file = np.zeros(len(files), np.int64)
     np.add.at(rows_in_file, file, length)
     rows_before_file = np.cumsum(rows_in_file) - rows_in_file
     base = np.empty_like(length)
     base[order] = np.cumsum(length[order]) - length[order] - rows_before_file[file[order]]
-    return VideoPlacement(file, files, from_timestamp, base, rows_in_file)
+    until = np.full(len(file), np.inf)
+    followed = file[order][:-1] == file[order][1:]
+    until[order[:-1][followed]] = from_timestamp[order[1:][followed]]
+    return VideoPlacement(file, files, from_timestamp, until, base, rows_in_file)
 
 
 def check_totals(episodes: EpisodeTable, total_episodes: int, total_frames: int, info_name: str) -> None:

@@ -30,11 +30,12 @@ def read_episodes(source: Source, info: Info, video_keys: list[str]) -> tuple[Ep
     if info.video_path is None:
         lost = dict.fromkeys(video_keys, f"{info_name} has no video_path")
     else:
-        first = np.zeros_like(length)  # every episode starts its own file
+        base = np.zeros_like(length)  # every episode has its own file
+        start_s, until = np.zeros(len(index)), np.full(len(index), np.inf)
         for key in video_keys:
             camera_names = ({"video_key": key, **name} for name in names)
             files = fill_template(info.video_path, "video_path", info_name, camera_names)
-            videos[key] = VideoPlacement(own_file, files, first.astype(np.float64), first, length)
+            videos[key] = VideoPlacement(own_file, files, start_s, until, base, length)
     start = np.cumsum(length) - length
     return EpisodeTable(index, length, start, own_file, data_files, videos), lost
 

@@ -1,0 +1,1 @@
+"""Dataloading benchmarks: no model, only Parquet, video decoding, windows and shuffling."""
