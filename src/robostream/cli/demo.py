@@ -177,7 +177,7 @@ def demo_dataset(folder: Path, settings: SynthSettings) -> Path:
 def stream(loader: StreamLoader, limits: Limits, target: Console) -> Run:
     """One epoch, or what the limits leave of it."""
     run = Run(len(loader.dataset))
-    best = (False, 0)
+    best = (False, False, 0)
     memory.reset_peak()
     run.before = memory.resident()
     start = time.perf_counter()
@@ -210,7 +210,7 @@ def _with_progress(batches: Iterator[Batch], total: int, target: Console) -> Ite
 def choose(batch: Batch) -> list[Sample]:
     """Samples of a batch to show, in the dataset's order: one or two with padding, and many episodes."""
     samples = sorted(split(batch), key=_padding, reverse=True)
-    chosen = [sample for sample in samples[:2] if _padding(sample)]
+    chosen = [sample for sample in samples[:2] if any(_padding(sample))]
     rest = sorted(samples[len(chosen) :], key=_padding)
     while rest and len(chosen) < _SHEET_ROWS:
         used = [int(s["episode_index"]) for s in chosen]
@@ -219,21 +219,24 @@ def choose(batch: Batch) -> list[Sample]:
     return [{k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in s.items()} for s in chosen]
 
 
-def _padding(sample: Sample) -> int:
-    return sum(int(values.sum()) for key, values in sample.items() if key.endswith("_is_pad"))
+def _padding(sample: Sample) -> tuple[int, int]:
+    """How many steps of pictures, and of everything, are padding."""
+    pads = {key: int(sample[f"{key}_is_pad"].sum()) for key in sample if f"{key}_is_pad" in sample}
+    return sum(count for key, count in pads.items() if sample[key].ndim >= 3), sum(pads.values())
 
 
-def _variety(batch: Batch) -> tuple[bool, int]:
-    """How good a batch is to show: whether there is padding in it, and how many episodes."""
-    padded = any(bool(values.any()) for key, values in batch.items() if key.endswith("_is_pad"))
-    return padded, len(batch["episode_index"].unique())
+def _variety(batch: Batch) -> tuple[bool, bool, int]:
+    """How good a batch is to show: whether pictures are padded, whether anything is, and how many episodes."""
+    pads = {key: bool(batch[f"{key}_is_pad"].any()) for key in batch if f"{key}_is_pad" in batch}
+    pictures = any(padded for key, padded in pads.items() if batch[key].ndim >= 4)
+    return pictures, any(pads.values()), len(batch["episode_index"].unique())
 
 
 def measure(dataset: StreamingLeRobotDataset, threads: int, seconds: float) -> float | None:
     """Camera frames/s of bare decoding, or None if it is not to be measured or there is no video."""
     if not seconds or not dataset.meta.video_keys:
         return None
-    return measure_ceiling(dataset, threads, seconds)
+    return measure_ceiling(dataset, threads, seconds).frames_per_s
 
 
 def check_rows(run: Run, metrics: dict[str, float]) -> str:
