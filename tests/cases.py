@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 import torch
 
 from robostream import StreamingLeRobotDataset
-from robostream.synth import SynthSettings, read_barcode, split_barcode, write_dataset
+from robostream.synth import SynthSettings, split_barcode, write_dataset
+from robostream.synth.barcode import BITS
 
 CAM0, CAM1 = "observation.images.cam0", "observation.images.cam1"
 STATE, ACTION = "observation.state", "action"
@@ -69,7 +70,9 @@ class Reference:
         self.cameras = [key for key, feature in info["features"].items() if feature["dtype"] == "video"]
         self.columns = [key for key, feature in info["features"].items() if feature["dtype"] != "video"]
         tables = [pq.read_table(path).to_pandas() for path in sorted(root.glob("data/*/*.parquet"))]
-        self.rows = pd.concat(tables).sort_values("index").reset_index(drop=True)
+        rows = pd.concat(tables).sort_values("index").reset_index(drop=True)
+        self.values = {key: np.stack(rows[key].to_numpy()) for key in self.columns}
+        self.lengths = rows["episode_index"].value_counts().to_dict()
         self.pictures: dict[tuple[str, int], Pictures] = {}
         if info["codebase_version"] == "v3.0":
             self.tasks = pd.read_parquet(root / "meta/tasks.parquet").reset_index().set_index("task_index")["task"]
@@ -92,15 +95,14 @@ class Reference:
                     self.pictures[camera, episode] = pictures[start : start + length]
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.values["index"])
 
     def sample(self, index: int, windows: Windows | None = None) -> dict[str, Any]:
         """Sample `index` of the dataset: arrays, and the task."""
         windows = windows or {}
-        row = self.rows.iloc[index]
-        episode, frame = int(row["episode_index"]), int(row["frame_index"])
-        first, last = index - frame, index - frame + int((self.rows["episode_index"] == episode).sum()) - 1
-        sample: dict[str, Any] = {"task": self.tasks[row["task_index"]]}
+        episode, frame = int(self.values["episode_index"][index]), int(self.values["frame_index"][index])
+        first, last = index - frame, index - frame + self.lengths[episode] - 1
+        sample: dict[str, Any] = {"task": self.tasks[self.values["task_index"][index]]}
         for key in [*self.columns, *self.cameras]:
             wanted = [index + round(offset * self.fps) for offset in windows.get(key, [0.0])]
             shown = [min(max(at, first), last) for at in wanted]
@@ -108,7 +110,7 @@ class Reference:
                 values = self.pictures[key, episode][[at - first for at in shown]]
                 sample[key] = values if len(wanted) > 1 else values[0]
             else:
-                values = np.stack([np.asarray(self.rows[key][at]) for at in shown])
+                values = self.values[key][shown]
                 sample[key] = values if key in windows else values[0]
             if key in windows:
                 sample[f"{key}_is_pad"] = np.array([at != there for at, there in zip(wanted, shown, strict=True)])
@@ -138,9 +140,12 @@ def check_all(samples: Iterable[Sample], reference: Reference, windows: Windows 
 
 
 def codes(pictures: torch.Tensor) -> list[tuple[int, int, int]]:
-    """(camera, episode, frame) as read from uint8 [C, H, W] or [T, C, H, W] pictures."""
-    stack = pictures if pictures.ndim == 4 else pictures[None]
-    return [split_barcode(read_barcode(np.ascontiguousarray(p.permute(1, 2, 0).numpy()))) for p in stack]
+    """(camera, episode, frame) as read from the barcodes of uint8 [C, H, W] or [T, C, H, W] pictures."""
+    stack = pictures.numpy().reshape(-1, *pictures.shape[-3:])
+    block = stack.shape[3] // BITS
+    light = stack[:, :, 4:12, : BITS * block].mean(axis=(1, 2), dtype=np.float32)
+    values = (light.reshape(-1, BITS, block).mean(axis=2) > 127) @ (1 << np.arange(BITS))
+    return [split_barcode(value) for value in values.tolist()]
 
 
 def check_pairing(sample: Sample, cameras: Sequence[str] = (CAM0, CAM1)) -> tuple[int, int]:
