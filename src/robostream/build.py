@@ -205,7 +205,7 @@ class Blueprint:
             camera.key: FramePool(camera.shape, size.capacity, size.budget, keep)
             for camera, size in zip(self.cameras, self.rooms(plan, share, ahead).values(), strict=True)
         }
-        lock = threading.Lock()
+        lock = threading.RLock()
 
         def pin(camera: str, episode: int, frames: Int, uses: Int) -> Int:
             with lock:

@@ -376,7 +376,11 @@ class _Running:
         self.pipeline = pipeline
         self._share = share
         self._pid = os.getpid()
-        self.close = weakref.finalize(owner, pipeline.close)
+        self._stop = weakref.finalize(owner, pipeline.stop)
+
+    def close(self) -> None:
+        self._stop.detach()
+        self.pipeline.close()
 
     def continues(self, share: Share, start: Position) -> bool:
         """Whether the pipeline stands where an iteration is to begin."""

@@ -78,7 +78,7 @@ class Pipeline:
         order: what to deliver. fetcher, assembler, pools: the stages.
         make_decoder: makes a decoder; called once in each thread.
         settings: sizes.
-        lock: guards the pools; whoever else looks into them takes it.
+        lock: guards the pools; whoever else looks into them takes it. Reentrant, since a finalizer may need it.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Pipeline:
         make_decoder: Callable[[], VideoDecoder],
         settings: PipelineSettings,
         metrics: Metrics,
-        lock: threading.Lock,
+        lock: threading.RLock,
     ) -> None:
         self._order = order
         self._fetcher = fetcher
@@ -358,13 +358,20 @@ class Pipeline:
     def is_open(self) -> bool:
         return not self._closed and self._error is None
 
-    def close(self) -> None:
-        """End all threads and drop what was decoded. Safe to call again."""
+    def stop(self) -> None:
+        """Tell all threads to end, without waiting for them: this may run in one of them, as a finalizer."""
         if os.getpid() != self._pid:
             return  # a forked child has none of the threads, and its copy of the locks may never open
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+        self._fetchers.shutdown(wait=False, cancel_futures=True)
+
+    def close(self) -> None:
+        """End all threads and drop what was decoded. Safe to call again."""
+        if os.getpid() != self._pid:
+            return
+        self.stop()
         for thread in self._threads:
             thread.join()
-        self._fetchers.shutdown(cancel_futures=True)
+        self._fetchers.shutdown()
