@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow.parquet as pq
 import torch
+from torch.utils.data import DataLoader, get_worker_info
 
 from robostream import StreamingLeRobotDataset
 from robostream.synth import SynthSettings, split_barcode, write_dataset
@@ -172,3 +173,19 @@ def stream(root: Path, **settings: Any) -> StreamingLeRobotDataset:
 def indices(samples: Iterable[Sample]) -> list[int]:
     """The dataset indices of samples or batches, in the order in which they come."""
     return [index for sample in samples for index in sample["index"].reshape(-1).tolist()]
+
+
+class WorkerStamp:
+    """In place of each picture, the number of the DataLoader worker that made it; −1 outside of workers."""
+
+    def __call__(self, picture: torch.Tensor) -> torch.Tensor:
+        worker = get_worker_info()
+        return torch.tensor(-1 if worker is None else worker.id)
+
+
+def load(dataset: StreamingLeRobotDataset, workers: int, **settings: Any) -> DataLoader[Sample]:
+    """The dataset in a DataLoader: single samples, forked workers, unless said otherwise."""
+    base: dict[str, Any] = {"batch_size": None, "num_workers": workers}
+    if workers:
+        base["multiprocessing_context"] = "fork"
+    return DataLoader(dataset, **(base | settings))
