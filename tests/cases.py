@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,14 @@ import av
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from PIL import Image
 from torch.utils.data import DataLoader, get_worker_info
 
 from robostream import StreamingLeRobotDataset
-from robostream.synth import SynthSettings, split_barcode, write_dataset
+from robostream.synth import SynthSettings, barcode_value, draw_barcode, split_barcode, write_dataset
 from robostream.synth.barcode import BITS
 
 CAM0, CAM1 = "observation.images.cam0", "observation.images.cam1"
@@ -189,3 +192,52 @@ def load(dataset: StreamingLeRobotDataset, workers: int, **settings: Any) -> Dat
     if workers:
         base["multiprocessing_context"] = "fork"
     return DataLoader(dataset, **(base | settings))
+
+
+def write_images(root: Path, lengths: Sequence[int], *, size: tuple[int, int] = (64, 48), **changes: Any) -> Path:
+    """A dataset whose two cameras are PNG images in the Parquet rows; pictures carry codes as those of videos do."""
+    write(root, lengths, cameras=0, **changes)
+    width, height = size
+    info = read_info(root)
+    feature = {"dtype": "image", "shape": [height, width, 3], "names": ["height", "width", "channels"]}
+    change_info(root, features={CAM0: feature, CAM1: feature} | info["features"])
+    for path in root.glob("data/*/*.parquet"):
+        groups = pq.ParquetFile(path)
+        tables = []
+        for number in range(groups.num_row_groups):
+            table = groups.read_row_group(number).replace_schema_metadata(None)
+            rows = list(zip(table["episode_index"].to_pylist(), table["frame_index"].to_pylist(), strict=True))
+            for camera, key in enumerate((CAM0, CAM1)):
+                images = [{"bytes": png(size, camera, *row), "path": None} for row in rows]
+                kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+                table = table.append_column(key, pa.array(images, kind))
+            tables.append(table)
+        with pq.ParquetWriter(path, tables[0].schema) as writer:
+            for table in tables:
+                writer.write_table(table)
+    return root
+
+
+def png(size: tuple[int, int], camera: int, episode: int, frame: int) -> bytes:
+    """A PNG of noise, with its code."""
+    pixels = np.random.default_rng([camera, episode, frame]).integers(0, 256, (size[1], size[0], 3), np.uint8)
+    draw_barcode(pixels, barcode_value(camera, episode, frame))
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "png")
+    return file.getvalue()
+
+
+def rewrite(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
+    """Replace a Parquet file by `change` of its table, in one row group and without Hugging Face's metadata."""
+    pq.write_table(change(pq.read_table(path)).replace_schema_metadata(None), path)
+
+
+def set_column(path: Path, name: str, values: pa.Array) -> None:
+    """Replace a column of a Parquet file, or add it."""
+
+    def change(table: pa.Table) -> pa.Table:
+        if name in table.schema.names:
+            return table.set_column(table.schema.get_field_index(name), name, values)
+        return table.append_column(name, values)
+
+    rewrite(path, change)

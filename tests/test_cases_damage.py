@@ -30,6 +30,8 @@ from cases import (
     load,
     places,
     read_info,
+    rewrite,
+    set_column,
     stream,
     video_path,
     write,
@@ -187,22 +189,16 @@ def test_an_error_in_a_worker_reaches_the_consumer(tmp_path: Path) -> None:
     root = write(tmp_path, [20, 20])
     spoil(video_path(root), range(20, 40))
     with pytest.raises(DecodeError, match="episode 1"):
-        list(load(stream(root), 2))
+        list(load(stream(root), 1))
 
 
 # Columns ---------------------------------------------------------------------------------------------------------
 
 
-def rewrite(path: Path, change: Any) -> None:
-    """Replace a Parquet file by `change` of its table, in one row group and without Hugging Face's metadata."""
-    table = change(pq.read_table(path))
-    pq.write_table(table.replace_schema_metadata(None), path)
-
-
 def test_undeclared_columns_are_dropped(tmp_path: Path) -> None:
     root = write(tmp_path, [12, 9])
     ragged = pa.array([list(range(k % 5)) for k in range(21)])
-    rewrite(data_path(root), lambda table: table.append_column("notes", ragged))
+    set_column(data_path(root), "notes", ragged)
     keys = set()
     for sample in stream(root):
         check_pairing(sample)
@@ -234,7 +230,7 @@ def test_a_declared_column_that_is_missing_is_named(tmp_path: Path, column: str)
 )
 def test_a_column_of_another_kind_is_named(tmp_path: Path, values: pa.Array, words: str) -> None:
     root = write(tmp_path, [12, 9])
-    rewrite(data_path(root), lambda t: t.set_column(t.schema.get_field_index(STATE), STATE, values))
+    set_column(data_path(root), STATE, values)
     with pytest.raises(DataFileError, match=rf"file-000.parquet: column '{STATE}' {words}"):
         list(stream(root))
 

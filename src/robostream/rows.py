@@ -61,6 +61,7 @@ class RowReader:
         self._meta = meta
         self._source: Source = meta.source
         self.tabular = [f for f in meta.features.values() if not f.is_camera]
+        self._tasks = np.array(sorted(meta.tasks), np.int64)
         self._bound = memory_bytes
         self._held = 0
         self._lock = threading.Lock()
@@ -72,7 +73,7 @@ class RowReader:
         """All tabular columns of the episode in row `row` of the episode table, and its CLOCK if it has one.
 
         Numbers are float32, int64 or bool of [length, *shape], with shape (1,) as [length]; strings are object
-        arrays [length]. Raises DataFileError naming file and episode if rows or columns are missing.
+        arrays [length]. Raises DataFileError naming file and episode if rows, columns or tasks are missing.
         """
         parts = self._parts(row, "")
         columns = parts[0] if len(parts) == 1 else {k: np.concatenate([part[k] for part in parts]) for k in parts[0]}
@@ -83,6 +84,13 @@ class RowReader:
             raise DataFileError(
                 f"{self._source.describe(path)}: has {found} rows of episode {index}, the metadata says {length}"
             )
+        if "task_index" in columns and len(self._tasks):
+            unknown = columns["task_index"][~np.isin(columns["task_index"], self._tasks)]
+            if len(unknown):
+                raise DataFileError(
+                    f"{self._source.describe(path)}: task_index {unknown[0]} of episode {index} is not among the "
+                    f"dataset's tasks"
+                )
         frame = columns.get("frame_index")
         if frame is not None and not np.array_equal(frame, np.arange(length)):
             order = np.argsort(frame, kind="stable")
