@@ -19,7 +19,9 @@ pytestmark = pytest.mark.skipif(not GR1.is_dir(), reason="the recorded dataset g
 
 
 def test_a_declared_camera_without_files_is_named_with_the_way_out() -> None:
-    with pytest.raises(MetadataError, match=r"observation\.images\.egoview.*cameras=\['observation\.images\.ego_view'\]"):
+    with pytest.raises(
+        MetadataError, match=r"observation\.images\.egoview.*cameras=\[.observation\.images\.ego_view.\]"
+    ):
         StreamingLeRobotDataset(root=GR1)
 
 
