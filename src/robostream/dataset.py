@@ -242,6 +242,8 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
 
     def _start(self) -> Pipeline:
         """The pipeline of this process, at the start of its next epoch (or where a loaded state says)."""
+        if self._metrics.pid != os.getpid():
+            self._metrics = Metrics()
         share = self._share()
         worker = self._worker()
         start = self._resume or Position(int(self._next_epoch[worker]), ())

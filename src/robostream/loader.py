@@ -97,9 +97,11 @@ class StreamLoader:
                 yield item.batch
         finally:
             stop.set()
-            if not finished:
-                self.dataset.close()
-            worker.join()
+            # In one of our own threads this is the garbage collector: then the worker ends the rest by itself.
+            if not threading.current_thread().name.startswith("robostream"):
+                if not finished:
+                    self.dataset.close()
+                worker.join()
 
     def _produce(self, made: queue.Queue[_Made | BaseException | None], stop: threading.Event) -> None:
         last: _Made | BaseException | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import defaultdict
@@ -17,6 +18,7 @@ class Metrics:
     """
 
     def __init__(self) -> None:
+        self.pid = os.getpid()  # a forked copy is of no use: another thread may have held its lock
         self._lock = threading.Lock()
         self._sums: defaultdict[str, float] = defaultdict(float)
 

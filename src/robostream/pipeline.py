@@ -260,6 +260,8 @@ class Pipeline:
             pass
         except BaseException as error:  # whatever it is, the consumer must see it
             self._fail(error)
+        finally:
+            self._fetchers.shutdown(wait=False, cancel_futures=True)
 
     def _pop_task(self) -> _Task | None:
         with self.lock:
@@ -365,13 +367,14 @@ class Pipeline:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        self._fetchers.shutdown(wait=False, cancel_futures=True)
 
     def close(self) -> None:
         """End all threads and drop what was decoded. Safe to call again."""
         if os.getpid() != self._pid:
             return
         self.stop()
+        if threading.current_thread().name.startswith(("robostream-decode", "robostream-fetch")):
+            return  # a finalizer: the garbage collector runs it in any thread, also where waiting would never end
         for thread in self._threads:
             thread.join()
         self._fetchers.shutdown()

@@ -8,9 +8,7 @@ from pathlib import PurePosixPath
 from robostream.errors import MetadataError
 
 
-def fill_template(
-    template: str, field: str, info_name: str, values: Iterable[Mapping[str, int | str]]
-) -> list[str]:
+def fill_template(template: str, field: str, info_name: str, values: Iterable[Mapping[str, int | str]]) -> list[str]:
     """One path, relative to the root, per mapping of placeholder → value.
 
     field: the template's name in `info.json`; info_name: that file's, for messages. Raises `MetadataError`

@@ -31,9 +31,7 @@ def load_tasks(source: Source) -> dict[int, str]:
     tasks: dict[int, str] = {}
     for where, index, text in rows:
         if type(index) is not int or not isinstance(text, str):
-            raise MetadataError(
-                f"{where}: task_index {index!r} with task {text!r}: not an integer and a text"
-            )
+            raise MetadataError(f"{where}: task_index {index!r} with task {text!r}: not an integer and a text")
         if tasks.setdefault(index, text) != text:
             raise MetadataError(f"{where}: task_index {index} is both {tasks[index]!r} and {text!r}")
     return tasks

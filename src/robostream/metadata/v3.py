@@ -50,9 +50,7 @@ class _Rows:
         if bad.any():
             row = int(bad.argmax())
             value, episode = self.columns[field][row], self.columns["episode_index"][row]
-            raise MetadataError(
-                f"{self.files[self.file[row]]}: {field} of episode {episode} is {value}, {reason}"
-            )
+            raise MetadataError(f"{self.files[self.file[row]]}: {field} of episode {episode} is {value}, {reason}")
 
 
 def read_episodes(source: Source, info: Info, video_keys: list[str]) -> tuple[EpisodeTable, dict[str, str]]:

@@ -193,8 +193,7 @@ def _huggingface(settings: SynthSettings) -> dict[str, Any]:
         return {"dtype": dtype, "_type": "Value"}
 
     vectors = {
-        name: {"feature": value("float32"), "length": dims, "_type": "List"}
-        for name, _, dims in _vectors(settings)
+        name: {"feature": value("float32"), "length": dims, "_type": "List"} for name, _, dims in _vectors(settings)
     }
     return {"info": {"features": vectors | {name: value(dtype) for name, dtype in INDEX_COLUMNS.items()}}}
 
