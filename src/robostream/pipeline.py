@@ -282,7 +282,11 @@ class Pipeline:
                 if self._closed:
                     raise _Closed
                 self._fetching.append(self._fetchers.submit(self._fetcher.fetch, next(self._work)))
-        fetched = self._fetching.popleft().result()
+        try:
+            fetched = self._fetching.popleft().result()
+        except BaseException as error:
+            self._fail(error)  # before another thread can admit what comes after the clip that is lost
+            raise
         work = fetched.work
         ring = self._ring(work.lane, work.place + np.flatnonzero(work.pending))
         end = work.place + len(work.pending)
