@@ -22,6 +22,8 @@ from robostream.windows import window_rows
 
 log = logging.getLogger("robostream")
 
+_MATCHES = 1 << 16  # episodes and cameras whose first picture is remembered
+
 Pin = Callable[[str, int, Int, Int], Int]
 """(camera, episode, frames, uses) → slots, int64, of pictures that are decoded already and are now held; else −1."""
 
@@ -127,6 +129,7 @@ class ClipFetcher:
         self._fps: Fraction = meta.info.fps
         self._lock = threading.Lock()
         self._noticed: set[str] = set()
+        self._first_pictures: dict[tuple[int, str], int] = {}
 
     def fetch(self, work: ClipWork) -> FetchedClip:
         """Read a clip's rows and coded pictures. Raises a RobostreamError that names file, episode and frame."""
@@ -157,42 +160,60 @@ class ClipFetcher:
 
     def _camera(self, work: ClipWork, rows: Columns, camera: Camera, samples: Int, valid: Bool) -> CameraPart:
         row = int(self.selected[work.episode])
-        length = int(self.meta.episodes.length[row])
-        offsets = np.zeros(1, np.int64) if camera.offsets is None else camera.offsets
-        shown, _ = window_rows(samples, offsets, length)
-        matched = None
-        if camera.is_video:
-            matched = self._match(row, rows, camera)
-            shown_valid = (matched.positions[shown] != MISSING).all(axis=1)
-            valid &= shown_valid
-            shown = np.where(shown_valid[:, None], shown, shown[0, 0] if len(shown) else 0)
-        used = shown[valid]
-        frames = np.unique(used)
-        index = np.searchsorted(frames, shown).clip(0, max(len(frames) - 1, 0))
-        uses = np.bincount(index[valid].ravel(), minlength=len(frames)).astype(np.int64)
+        pictures = self._match(row, rows, camera) if camera.is_video else None
+        if camera.offsets is None:
+            shown = samples[:, None]
+        else:
+            shown, _ = window_rows(samples, camera.offsets, int(self.meta.episodes.length[row]))
+        if isinstance(pictures, np.ndarray):
+            complete = (pictures[shown] != MISSING).all(axis=1)
+            valid &= complete
+            shown = np.where(complete[:, None], shown, shown[:1, :1])
+        if camera.offsets is None and valid.all():  # each sample shows a picture of its own
+            frames, index = samples, np.arange(len(samples))[:, None]
+            uses = np.ones(len(samples), np.int64)
+        else:
+            frames = np.unique(shown[valid])
+            index = np.searchsorted(frames, shown).clip(0, max(len(frames) - 1, 0))
+            uses = np.bincount(index[valid].ravel(), minlength=len(frames)).astype(np.int64)
         slots = np.full(len(frames), -1, np.int64)
         if self._pin is not None:
             slots = self._pin(camera.key, work.episode, frames, uses)
         part = CameraPart(camera, frames, uses, index, slots, np.flatnonzero(slots < 0))
         if len(part.read):
-            self._read(part, row, matched)
+            self._read(part, row, pictures)
             self._metrics.add("bytes_read", part.coded_bytes)
         return part
 
-    def _read(self, part: CameraPart, row: int, matched: Matched | None) -> None:
+    def _read(self, part: CameraPart, row: int, pictures: Int | int | None) -> None:
         key, frames = part.camera.key, part.frames[part.read]
-        if matched is None:
+        if pictures is None:
             part.images = self.reader.images(row, key, frames)
             return
+        if isinstance(pictures, int):
+            wanted, part.picture = pictures + frames, np.arange(len(frames))
+        else:
+            wanted, part.picture = np.unique(pictures[frames], return_inverse=True)
         path = self._path(row, key)
-        positions, part.picture = np.unique(matched.positions[frames], return_inverse=True)
-        part.coded = fetch_clip(self.meta.source, path, self.index.table(path), positions)
+        part.coded = fetch_clip(self.meta.source, path, self.index.table(path), wanted)
 
     def _path(self, row: int, key: str) -> str:
         placement = self.meta.episodes.videos[key]
         return placement.files[int(placement.file[row])]
 
-    def _match(self, row: int, rows: Columns, camera: Camera) -> Matched:
+    def _match(self, row: int, rows: Columns, camera: Camera) -> Int | int:
+        """The picture of each row of an episode, int64 [length]; or only that of the first if they simply count on."""
+        known = self._first_pictures.get((row, camera.key))
+        if known is not None:
+            return known
+        positions = self._match_all(row, rows, camera).positions
+        if (np.diff(positions) != 1).any() or positions[0] == MISSING:
+            return positions
+        if len(self._first_pictures) >= _MATCHES:
+            self._first_pictures.clear()
+        return self._first_pictures.setdefault((row, camera.key), int(positions[0]))
+
+    def _match_all(self, row: int, rows: Columns, camera: Camera) -> Matched:
         placement = self.meta.episodes.videos[camera.key]
         path = self._path(row, camera.key)
         video = EpisodeVideo(

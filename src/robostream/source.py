@@ -54,7 +54,7 @@ class LocalSource:
         self.root = Path(root).expanduser().absolute()
 
     def describe(self, path: str) -> str:
-        return str(self.root / path)
+        return f"{self.root}/{path}"
 
     def size(self, path: str) -> int:
         if not self.exists(path):
@@ -71,12 +71,14 @@ class LocalSource:
             raise self._failure(path, error) from error
 
     def read_ranges(self, path: str, starts: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
-        with self.open(path) as file:
-            descriptor = file.fileno()
+        try:
+            descriptor = os.open(self.describe(path), os.O_RDONLY | os.O_CLOEXEC)
             try:
                 parts = [_pread(descriptor, *span) for span in zip(starts, lengths, strict=True)]
-            except OSError as error:
-                raise self._failure(path, error) from error
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise self._failure(path, error) from error
         for start, wanted, part in zip(starts, lengths, parts, strict=True):
             if len(part) != wanted:
                 raise DataFileError(

@@ -46,19 +46,29 @@ def fetch_clip(source: Source, path: str, table: SampleTable, wanted: Int) -> Co
     Raises DataFileError if the file is missing or ends early.
     """
     spans = table.decode_spans(wanted)
-    frames = np.concatenate([np.arange(a, b) for a, b in spans]) if spans else np.empty(0, np.int64)
-    start, stop = table.offset[frames], table.offset[frames] + table.size[frames]
+    name = source.describe(path)
+    frames = [np.arange(a, b) for a, b in spans]
+    taken = slice(*spans[0]) if len(spans) == 1 else np.concatenate([np.empty(0, np.int64), *frames])
+    start, stop = table.offset[taken], table.offset[taken] + table.size[taken]
+    if len(start) and (start[1:] == stop[:-1]).all():  # as a rule: nothing lies in between
+        first, last = int(start[0]), int(stop[-1])
+        buffers = source.read_ranges(path, [first], [last - first])
+        return CodedClip(name, table, wanted, spans, buffers, np.zeros(len(start), np.int64), start - first)
+    begins, ends, buffer = _coalesce(start, stop)
+    buffers = source.read_ranges(path, begins.tolist(), (ends - begins).tolist())
+    return CodedClip(name, table, wanted, spans, buffers, buffer, start - begins[buffer])
+
+
+def _coalesce(start: Int, stop: Int) -> tuple[Int, Int, Int]:
+    """Ranges that cover the frames [start, stop), and which of them holds each frame; all int64."""
     order = np.argsort(start, kind="stable")
-    ends = np.maximum.accumulate(stop[order]) if len(order) else stop
-    new_range = np.ones(len(order), bool)
-    new_range[1:] = start[order][1:] > ends[:-1] + _GAP
-    first = np.flatnonzero(new_range)
-    range_start = start[order][first]
-    range_stop = np.append(ends[first[1:] - 1], ends[-1:])
-    buffer = np.empty(len(frames), np.int64)
-    buffer[order] = np.cumsum(new_range) - 1
-    buffers = source.read_ranges(path, range_start.tolist(), (range_stop - range_start).tolist())
-    return CodedClip(source.describe(path), table, wanted, spans, buffers, buffer, start - range_start[buffer])
+    ends = np.maximum.accumulate(stop[order])
+    is_new = np.ones(len(order), bool)
+    is_new[1:] = start[order][1:] > ends[:-1] + _GAP
+    first = np.flatnonzero(is_new)
+    buffer = np.empty(len(order), np.int64)
+    buffer[order] = np.cumsum(is_new) - 1
+    return start[order][first], np.append(ends[first[1:] - 1], ends[-1:]), buffer
 
 
 class _Reader:
