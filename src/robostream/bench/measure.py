@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import sys
 import time
@@ -69,15 +70,19 @@ def measure(
         batches = iter(loader)
         next(batches)
         first_batch = time.perf_counter() - begin
-        for _ in islice(batches, warmup_batches):
+        # The first samples come from the heads of the clips, into memory that is touched for the first time: let the
+        # shuffle window fill once.
+        filled = math.ceil(dataset.blueprint.settings.buffer_size / batch_size)
+        for _ in islice(batches, warmup_batches + filled):
             pass
         before, cpu = loader.metrics(), time.process_time()
         times = [time.perf_counter()]
         episodes: list[int] = []
         padded: list[float] = []
         for batch in islice(batches, num_batches):
-            episodes.append(len(batch["episode_index"].unique()))
-            padded.extend(float(v.float().mean()) for k, v in batch.items() if k.endswith("_is_pad"))
+            # NumPy, since torch's thread pool would spin on the cores that decode.
+            episodes.append(len(np.unique(batch["episode_index"].numpy())))
+            padded.extend(float(v.numpy().mean()) for k, v in batch.items() if k.endswith("_is_pad"))
             times.append(time.perf_counter())
         cpu = time.process_time() - cpu
         stages = {key: value - before.get(key, 0) for key, value in loader.metrics().items()}

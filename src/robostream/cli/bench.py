@@ -21,7 +21,9 @@ def bench(
     batch_size: Annotated[int, typer.Option("--batch_size", help="Samples in a batch.")] = 64,
     buffer_size: Annotated[int, typer.Option("--buffer_size", help="Shuffle window in frames.")] = 2000,
     num_batches: Annotated[int, typer.Option("--num_batches", help="Batches to measure.")] = 200,
-    warmup_batches: Annotated[int, typer.Option("--warmup_batches", help="Batches before that.")] = 5,
+    warmup_batches: Annotated[
+        int, typer.Option("--warmup_batches", help="Batches before that, after the window has filled.")
+    ] = 5,
     threads: Annotated[int, typer.Option(help="Decoding threads; 0: one for each core.")] = 0,
     memory_bytes: Annotated[int, typer.Option("--memory_bytes", help="Keep decoded pictures within this.")] = 0,
     ceiling_seconds: Annotated[float, typer.Option("--ceiling_seconds", help="Time for bare decoding.")] = 5.0,
