@@ -76,9 +76,9 @@ def test_v3_pictures_may_be_stored_in_another_order_than_the_episodes(tmp_path: 
 def test_v3_episode_indices_may_have_gaps(tmp_path: Path) -> None:
     meta = load(write_v3(tmp_path, episodes=episode_columns() | {"episode_index": [2, 5, 6, 9]}))
     assert meta.episodes.index.tolist() == [2, 5, 6, 9]
-    assert select_episodes(meta, [9, 5]).tolist() == [1, 3]
+    assert select_episodes(meta.episodes, [9, 5]).tolist() == [1, 3]
     with pytest.raises(SelectionError, match=r"\[0\].*2, 5…6, 9"):
-        select_episodes(meta, [0])
+        select_episodes(meta.episodes, [0])
 
 
 def test_v3_foreign_files_are_never_counted_in(tmp_path: Path) -> None:

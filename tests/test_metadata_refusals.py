@@ -289,9 +289,9 @@ def test_language_columns_are_refused_with_the_way_out(tmp_path: Path) -> None:
 
 def test_episodes_are_selected_in_data_order(tmp_path: Path) -> None:
     meta = load(write_v3(tmp_path))
-    assert select_episodes(meta, None).tolist() == [0, 1, 2, 3]
+    assert select_episodes(meta.episodes, None).tolist() == [0, 1, 2, 3]
     for wanted in ([3, 1], (1, 3), np.array([3, 1]), range(1, 4, 2)):
-        assert select_episodes(meta, wanted).tolist() == [1, 3]  # type: ignore[arg-type]
+        assert select_episodes(meta.episodes, wanted).tolist() == [1, 3]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -311,5 +311,5 @@ def test_episodes_are_selected_in_data_order(tmp_path: Path) -> None:
 def test_bad_episode_lists_are_named(tmp_path: Path, episodes: list[Any], words: str) -> None:
     meta = load(write_v3(tmp_path))
     with pytest.raises(SelectionError) as caught:
-        select_episodes(meta, episodes)
+        select_episodes(meta.episodes, episodes)
     assert words in str(caught.value)

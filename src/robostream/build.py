@@ -13,7 +13,7 @@ import numpy as np
 
 from robostream.assemble import Assembler, BufferPool, Sample, split
 from robostream.consumer import ClipWork, ConsumerOrder
-from robostream.decode import VideoDecoder, decode_part
+from robostream.decode import PyavDecoder, VideoDecoder, decode_part
 from robostream.errors import MetadataError, PictureMatchError, SelectionError, SettingError
 from robostream.fetch import Camera, ClipFetcher, Pin
 from robostream.metadata import DatasetMetadata, Feature
@@ -27,6 +27,18 @@ from robostream.rows import ROW_BYTES
 from robostream.sizing import Room, Sizes, reach, room, settle
 from robostream.video import INDEX_BYTES, VideoIndex
 from robostream.windows import Window
+
+
+def decoder_factory(backend: str) -> Callable[[], VideoDecoder]:
+    """What makes a decoder of this backend: "pyav" or "torchcodec". Raises SettingError if it can't be used here."""
+    if backend == "pyav":
+        return PyavDecoder
+    if backend != "torchcodec":
+        raise SettingError(f"video_backend={backend!r} must be 'pyav' or 'torchcodec'")
+    from robostream.decode_torchcodec import TorchcodecDecoder, check_torchcodec
+
+    check_torchcodec()
+    return TorchcodecDecoder
 
 
 @dataclass(frozen=True)

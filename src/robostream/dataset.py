@@ -13,9 +13,8 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from robostream.assemble import Batch, BufferPool, Sample, split
-from robostream.build import Blueprint, Settings, Share
+from robostream.build import Blueprint, Settings, Share, decoder_factory
 from robostream.consumer import ConsumerOrder
-from robostream.decode import decoder_factory
 from robostream.distributed import resolve_rank
 from robostream.errors import SettingError
 from robostream.fetch import Camera
@@ -157,7 +156,7 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
         )
         windows = resolve_windows(delta_timestamps, self.meta.features, self.meta.info.fps, tolerance_s)
         self.blueprint = Blueprint(
-            self.meta, select_episodes(self.meta, episodes), windows, settings, decoder_factory(video_backend)
+            self.meta, select_episodes(self.meta.episodes, episodes), windows, settings, decoder_factory(video_backend)
         )
         self.blueprint.plan(self._share())  # refuses what cannot work before any data flows
         # Shared between processes: the epoch that each worker begins next, also if workers are started anew.

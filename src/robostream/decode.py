@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import Protocol
 
 import av
@@ -12,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from robostream.errors import DecodeError, SettingError
+from robostream.errors import DecodeError
 from robostream.fetch import CameraPart
 from robostream.rgb import RgbConverter
 from robostream.video import CodedClip
@@ -33,18 +32,6 @@ class VideoDecoder(Protocol):
         Raises DecodeError naming the file and the picture if one cannot be decoded, or has another size.
         """
         ...
-
-
-def decoder_factory(backend: str) -> Callable[[], VideoDecoder]:
-    """What makes a decoder of this backend: "pyav" or "torchcodec". Raises SettingError if it can't be used here."""
-    if backend == "pyav":
-        return PyavDecoder
-    if backend != "torchcodec":
-        raise SettingError(f"video_backend={backend!r} must be 'pyav' or 'torchcodec'")
-    from robostream.decode_torchcodec import TorchcodecDecoder, check_torchcodec
-
-    check_torchcodec()
-    return TorchcodecDecoder
 
 
 class PyavDecoder:

@@ -122,7 +122,7 @@ def load_metadata(
     table, lost = read_episodes(source, info, video_keys)
     check_totals(table, info.total_episodes, info.total_frames, source.describe(INFO_PATH))
     meta = DatasetMetadata(source, info, kept, table, load_tasks(source), repo_id, revision, root)
-    _check_cameras(meta, int(select_episodes(meta, episodes)[0]), lost)
+    _check_cameras(meta, int(select_episodes(meta.episodes, episodes)[0]), lost)
     return meta
 
 

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from robostream.errors import SelectionError
-from robostream.metadata.episodes import Int64
+from robostream.metadata.episodes import EpisodeTable, Int64
 from robostream.metadata.info import Feature
-
-if TYPE_CHECKING:
-    from robostream.metadata.dataset import DatasetMetadata
 
 INDEX_COLUMNS = frozenset({"timestamp", "frame_index", "episode_index", "index", "task_index"})
 _SHOWN = 10  # values named in a message
@@ -42,13 +38,12 @@ def select_features(
     return selected
 
 
-def select_episodes(meta: DatasetMetadata, episodes: Sequence[int] | None) -> Int64:
-    """Positions int64[M] in `meta.episodes` of the wanted episodes, in data order; None means all.
+def select_episodes(table: EpisodeTable, episodes: Sequence[int] | None) -> Int64:
+    """Positions int64[M] in the episode table of the wanted episodes, in data order; None means all.
 
     episodes: episode indices, in any order. Raises `SelectionError` for an empty list, for values that come
     twice, and for those that don't exist, negative ones included.
     """
-    table = meta.episodes
     if episodes is None:
         return np.arange(len(table))
     exist = f"the dataset has episodes {_ranges(table.index)}"
