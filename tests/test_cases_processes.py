@@ -15,6 +15,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import psutil
@@ -342,6 +343,24 @@ def test_the_garbage_collector_may_find_a_dataset_in_one_of_its_threads(
     finally:
         gc.enable()
     assert wait_for(lambda: not threads(), 2)
+
+
+@pytest.mark.parametrize("loader", [False, True])
+def test_dropping_a_sample_runs_no_python_code(small: Path, loader: bool) -> None:
+    """Python throws away an interrupt that arrives in a finalizer, so Ctrl-C would be lost there."""
+    dataset = stream(small)
+    samples = [sample for sample, _ in zip(StreamLoader(dataset, 4) if loader else dataset, range(12), strict=False)]
+    dataset.close()
+    called: list[str] = []
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            called.append(f"{frame.f_code.co_filename}:{frame.f_code.co_name}")
+
+    sys.setprofile(note)
+    samples.clear()
+    sys.setprofile(None)
+    assert called == []
 
 
 SCRIPT = """
