@@ -87,6 +87,7 @@ def named(order: ConsumerOrder, count: int) -> Named:
     for epoch, lane, place in take(order, count):
         while (lane, place) not in holder:
             clip = next(feed)
+            assert clip.epoch <= epoch  # it never ends, so a sample without a clip would be waited for forever
             clips.append(clip)
             holder.update(
                 {
@@ -266,10 +267,11 @@ def test_clips_come_when_needed_and_few_places_are_live(plan: Plan, data: st.Dat
     longest = plan.settings.clip_frames + plan.settings.clip_frames // 2 + 1
     window = plan.settings.sample_window if plan.settings.shuffle else 0
     holder: dict[tuple[int, int], ClipWork] = {}
-    for i, (_, lane, place) in enumerate(samples):
+    for i, (epoch, lane, place) in enumerate(samples):
         while (lane, place) not in holder:
             decoded.append(next(feed))
             clip = decoded[-1]
+            assert clip.epoch <= epoch
             assert clip.place >= max((c.place for c in decoded[:-1] if c.lane == clip.lane), default=0)
             holder.update({(clip.lane, clip.place + k): clip for k in range(len(clip.pending))})
         clip = holder[lane, place]
