@@ -21,7 +21,7 @@ import numpy.typing as npt
 import torch
 
 from robostream.decode import PyavDecoder
-from robostream.errors import DecodeError, SettingError
+from robostream.errors import SettingError
 from robostream.video import CodedClip
 
 Int = npt.NDArray[np.int64]
@@ -68,10 +68,12 @@ def _reason(error: Exception) -> str:
 class TorchcodecDecoder:
     """FFmpeg through torchcodec, on one thread of the CPU. Opens a decoder for each clip.
 
-    Some kinds of video are left to PyAV, because torchcodec's colour conversion gives other pixels for them: those
-    whose chroma is interpolated (4:2:0 with more than 8 bits or an odd size), where it is bicubic and PyAV's is
-    bilinear. The first clip of each kind is decoded both ways and compared, so that another FFmpeg on the system
-    can't make a difference either.
+    PyAV has the last word, so that both give the same pictures and the same errors:
+
+    - it decodes the kinds of video for which torchcodec's colours differ: those whose chroma is interpolated (4:2:0
+      with more than 8 bits or an odd size), where torchcodec's way is bicubic and PyAV's is bilinear;
+    - the first clip of each kind is decoded both ways and compared, as the FFmpeg on the system may be any;
+    - it tries again where torchcodec fails: old FFmpegs lose the last pictures of a short span in an open GOP.
     """
 
     def __init__(self) -> None:
@@ -81,65 +83,71 @@ class TorchcodecDecoder:
 
     def decode(self, clip: CodedClip, out: Pixels, slots: Int) -> None:
         """As VideoDecoder.decode."""
-        kept = np.flatnonzero(slots >= 0)
         kinds = {(clip.table.codec, _extradata(clip, span)) for span in clip.spans}
         if clip.table.codec not in _ENTRIES or not all(self._equal.get(kind, True) for kind in kinds):
             self._pyav.decode(clip, out, slots)
             return
-        todo = dict(zip(clip.wanted[kept].tolist(), slots[kept].tolist(), strict=True))
-        for movie in _movies(clip, clip.wanted[kept]):
-            self._decode_movie(clip, movie, out, todo)
-        if todo:
-            raise _lost(clip, min(todo))
-        if len(kept) and not all(self._equal.get(kind) for kind in kinds):
+        try:
+            self._decode_here(clip, out, slots)
+        except (RuntimeError, ValueError, IndexError) as error:
+            self._pyav.decode(clip, out, slots)
+            _say_once(clip, f"torchcodec could not decode it, PyAV could: {_reason(error)}")
+            return
+        if not all(self._equal.get(kind) for kind in kinds):
             self._compare(clip, kinds, out, slots)
 
-    def _decode_movie(self, clip: CodedClip, movie: _Movie, out: Pixels, todo: dict[int, int]) -> None:
-        """Decode what `movie` holds of the pictures in `todo` (picture → slot), and take them off it."""
-        wanted = np.array([picture for picture in todo if picture in movie.index], np.int64)
-        index = np.array([movie.index[picture] for picture in wanted.tolist()], np.int64)
-        height, width = out.shape[1:3]
-        try:
-            data = torch.frombuffer(movie.data, dtype=torch.uint8)
-            decoder = self._open(data, dimension_order="NHWC", num_ffmpeg_threads=1, device="cpu", seek_mode="exact")
-            found = (decoder.metadata.height, decoder.metadata.width)
-            if found != (height, width):
-                raise DecodeError(
-                    f"{clip.name}: picture {wanted[0]} is {found[1]}×{found[0]}, "
-                    f"the camera's pictures are {width}×{height}"
-                )
-            batch = decoder.get_frames_at(index.tolist())
-        except (RuntimeError, ValueError, IndexError) as error:
-            names = f"pictures {wanted[0]} to {wanted[-1]}"
-            raise DecodeError(f"{clip.name}: FFmpeg could not decode {names}: {_reason(error)}") from error
-        # torchcodec gives the next picture instead of one that is lost.
-        wrong = np.flatnonzero(np.rint(batch.pts_seconds.numpy() * _TICKS) != movie.pts[index])
-        if len(wrong):
-            raise _lost(clip, int(wanted[wrong[0]]))
-        out[[todo.pop(picture) for picture in wanted.tolist()]] = batch.data.numpy()
+    def _decode_here(self, clip: CodedClip, out: Pixels, slots: Int) -> None:
+        """Raises one of torchcodec's errors, or a ValueError, if any picture can't be had."""
+        kept = np.flatnonzero(slots >= 0)
+        todo = dict(zip(clip.wanted[kept].tolist(), slots[kept].tolist(), strict=True))
+        for movie in _movies(clip, clip.wanted[kept]):
+            wanted = [picture for picture in todo if picture in movie.index]
+            index = np.array([movie.index[picture] for picture in wanted], np.int64)
+            batch = self._frames(movie, index, out.shape[1:3])
+            # torchcodec gives the next picture instead of one that is lost.
+            if not np.array_equal(np.rint(batch.pts_seconds.numpy() * _TICKS), movie.pts[index]):
+                raise ValueError("it gave other pictures than those asked for")
+            out[[todo.pop(picture) for picture in wanted]] = batch.data.numpy()
+        if todo:
+            raise ValueError(f"picture {min(todo)} is not among the frames to decode")
+
+    def _frames(self, movie: _Movie, index: Int, size: tuple[int, ...]) -> Any:
+        """The FrameBatch of frames `index` of a movie, which must be of this (height, width)."""
+        data = torch.frombuffer(movie.data, dtype=torch.uint8)
+        decoder = self._open(data, dimension_order="NHWC", num_ffmpeg_threads=1, device="cpu", seek_mode="exact")
+        if (decoder.metadata.height, decoder.metadata.width) != size:
+            raise ValueError("its pictures have another size")
         if _interpolates_chroma(decoder.metadata):
-            self._equal[clip.table.codec, movie.extradata] = False
+            self._equal[movie.kind] = False
+        return decoder.get_frames_at(index.tolist())
 
     def _compare(self, clip: CodedClip, kinds: set[_Kind], out: Pixels, slots: Int) -> None:
         """Decode a clip with PyAV too: settles who decodes videos of these kinds."""
-        rows = np.cumsum(slots >= 0) - 1
-        expected = np.empty((int(rows[-1]) + 1, *out.shape[1:]), np.uint8)
-        self._pyav.decode(clip, expected, np.where(slots >= 0, rows, -1))
         used = slots[slots >= 0]
+        if len(used) == 0:
+            return
+        expected = np.empty((len(used), *out.shape[1:]), np.uint8)
+        self._pyav.decode(clip, expected, np.where(slots >= 0, np.cumsum(slots >= 0) - 1, -1))
         equal = np.array_equal(out[used], expected)
         out[used] = expected
         for kind in kinds:
             self._equal[kind] = self._equal.get(kind, True) and equal
-            if not self._equal[kind]:
-                log.info("PyAV decodes some %s videos instead of torchcodec, whose colours differ", kind[0])
+        if not all(self._equal[kind] for kind in kinds):
+            _say_once(clip, "PyAV decodes videos like it, because torchcodec would give other colours")
+
+
+_said: set[str] = set()
+
+
+def _say_once(clip: CodedClip, message: str) -> None:
+    """Log a message the first time, with the name of the file that it is about."""
+    if message not in _said:
+        _said.add(message)
+        log.warning("%s: %s", clip.name, message)
 
 
 def _extradata(clip: CodedClip, span: tuple[int, int]) -> bytes:
     return clip.table.extradata[int(clip.table.description[span[0]])]
-
-
-def _lost(clip: CodedClip, picture: int) -> DecodeError:
-    return DecodeError(f"{clip.name}: picture {picture} did not come out of the {clip.table.codec} decoder")
 
 
 def _interpolates_chroma(metadata: Any) -> bool:
@@ -163,7 +171,7 @@ class _Movie:
     data: the file. pts: int64 [N], made-up times of its frames, ascending. index: picture → which of these frames.
     """
 
-    extradata: bytes
+    kind: _Kind
     data: bytearray
     pts: Int
     index: dict[int, int]
@@ -209,7 +217,7 @@ def _movie(clip: CodedClip, extradata: bytes, spans: list[tuple[int, int, int]])
         clock += late + count  # later than all of this span, so that seeking never takes the next one for it
     frames = _Frames(coded, np.concatenate(dts), np.concatenate(pts), np.array(first, np.int64))
     index = {int(p): i for i, p in enumerate(np.concatenate(picture).tolist()) if p >= 0}
-    return _Movie(extradata, _mp4(clip, extradata, frames), np.sort(frames.pts), index)
+    return _Movie((clip.table.codec, extradata), _mp4(clip, extradata, frames), np.sort(frames.pts), index)
 
 
 def _coded(clip: CodedClip, begin: int, end: int, skip: int) -> list[memoryview]:
