@@ -92,6 +92,18 @@ class ConsumerOrder:
             begin = [0] * len(lanes)
             epoch += 1
 
+    def after(self, count: int) -> tuple[int, tuple[int, ...]]:
+        """(epoch, samples consumed of each stream) when `count` more samples are delivered."""
+        epoch, consumed = self.epoch, np.array(self.consumed)
+        runs = self.samples()
+        while count:
+            run = next(runs)
+            if run.epoch != epoch:
+                epoch, consumed = run.epoch, np.zeros_like(consumed)
+            consumed = consumed + np.bincount(run.lane[:count], minlength=len(consumed))
+            count -= min(count, len(run.lane))
+        return epoch, tuple(consumed.tolist())
+
     def samples(self) -> Iterator[SampleRun]:
         """Runs of samples in delivery order; a run never crosses an epoch."""
         for epoch, lanes, begin, offset in self._epochs():

@@ -16,14 +16,14 @@ from robostream.assemble import Batch, BufferPool, Sample, split
 from robostream.build import Blueprint, Settings, Share, decoder_factory
 from robostream.consumer import ConsumerOrder
 from robostream.distributed import resolve_rank
-from robostream.errors import SettingError
+from robostream.errors import SettingError, StateError
 from robostream.fetch import Camera
 from robostream.metadata import DatasetMetadata, Feature, load_metadata, select_episodes
 from robostream.metrics import Metrics
 from robostream.pipeline import Pipeline, Position
 from robostream.plan import Plan
 from robostream.source import LocalSource, Source
-from robostream.state import State, make_state, read_state
+from robostream.state import State, make_state, read_state, worker_shares
 from robostream.windows import resolve_windows
 
 Transform = Callable[[torch.Tensor], torch.Tensor]
@@ -161,10 +161,15 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
         self.blueprint.plan(self._share())  # refuses what cannot work before any data flows
         # Shared between processes: the epoch that each worker begins next, also if workers are started anew.
         self._next_epoch: torch.Tensor = torch.zeros(_MAX_WORKERS, dtype=torch.int64)
-        self._next_epoch.share_memory_()  # type: ignore[no-untyped-call]
+        self._resume_left: torch.Tensor = torch.zeros(_MAX_WORKERS, dtype=torch.bool)
+        self._in_workers: torch.Tensor = torch.zeros(1, dtype=torch.bool)
+        for shared in (self._next_epoch, self._resume_left, self._in_workers):
+            shared.share_memory_()  # type: ignore[no-untyped-call]
         self._metrics = Metrics()
         self._pipeline: _Running | None = None
-        self._resume: Position | None = None
+        self._resume: State | None = None
+        self._block = Position(0, ())  # where the block of samples began that is being handed out
+        self._handed = 0
 
     # What lerobot's class has, too ---------------------------------------------------------------------------------
 
@@ -212,10 +217,13 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
         """The samples of this rank's (and worker's) next epoch; with `repeat`, of all epochs from there on."""
         buffers = BufferPool()
         transform = self.image_transforms
-        for batch in self.batches(_BLOCK, buffers):
-            for sample in split(batch):
+        # With samples left out, a block says too little of where each of its samples stood.
+        size = 1 if self.blueprint.settings.skip else _BLOCK
+        for batch in self.batches(size, buffers):
+            for k, sample in enumerate(split(batch)):
                 if transform is not None:
                     self._transform(sample, transform)
+                self._handed = k + 1
                 yield sample
 
     def batches(self, size: int, buffers: BufferPool) -> Generator[Batch, None, None]:
@@ -226,6 +234,7 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
         try:
             epoch = pipeline.position.epoch
             while True:
+                self._block, self._handed = pipeline.position, 0
                 batch = pipeline.take(size, buffers, across_epochs=self.repeat)
                 if batch is None:
                     finished = True
@@ -245,8 +254,8 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
             self._metrics = Metrics()
         share = self._share()
         worker = self._worker()
-        start = self._resume or Position(int(self._next_epoch[worker]), ())
-        self._resume = None
+        share, start = self._resumed(share) or (share, Position(int(self._next_epoch[worker]), ()))
+        self._in_workers[0] = get_worker_info() is not None
         running = self._pipeline
         if running is not None and running.continues(share, start):
             return running.pipeline
@@ -257,6 +266,22 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
         self._pipeline = _Running(pipeline, share, self)
         self._next_epoch[worker] = start.epoch + 1
         return pipeline
+
+    def _resumed(self, share: Share) -> tuple[Share, Position] | None:
+        """Where a loaded state says to begin, once for each worker; None afterwards."""
+        worker = self._worker()
+        if self._resume is None or not self._resume_left[worker]:
+            return None
+        self._resume_left[worker] = False
+        # Workers take turns, and a new DataLoader begins with worker 0: it goes on with whose turn it was.
+        workers = share.per_rank
+        turn = (worker + int(self._resume.get("turn", 0))) % workers
+        share = Share(share.index - worker + turn, share.count, share.world)
+        plan = self.blueprint.plan(share)
+        epoch, consumed = read_state(
+            self._resume, self.blueprint.fingerprint(plan), self.blueprint.streams(plan, share)
+        )
+        return share, Position(epoch, tuple(consumed))
 
     def _check_not_empty(self, plan: Plan) -> None:
         streams = plan.settings.num_streams
@@ -314,26 +339,71 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
         """Where the running iteration stands; the start of the next epoch if there is none."""
         if self._pipeline is not None:
             return self._pipeline.pipeline.position
-        return self._resume or Position(int(self._next_epoch[self._worker()]), ())
+        return Position(int(self._next_epoch[self._worker()]), ())
+
+    def state_dict(self) -> State:
+        """Where this process stands after the last sample that it yielded; JSON-able.
+
+        Raises StateError where DataLoader workers do the iterating: only they know, and they run ahead of the
+        training loop. `StreamLoader` and torchdata's `StatefulDataLoader` know; with a plain DataLoader, use
+        `state_after`.
+        """
+        if get_worker_info() is None and self._pipeline is None and self._in_workers[0]:
+            raise StateError(
+                "DataLoader workers iterate this dataset, and they run ahead of the training loop. Take the state from "
+                "StreamLoader or torchdata's StatefulDataLoader, or use dataset.state_after(batches, …)"
+            )
+        if self._pipeline is None or not self._handed:
+            return self.state_at()
+        order = self._order(self._pipeline.share, self._block)
+        return self.state_at(Position(*order.after(self._handed)))
 
     def state_at(self, position: Position | None = None) -> State:
         """The state of this process's streams at a position; by default where it stands now."""
+        if position is None and self._resume is not None and self._resume_left[self._worker()]:
+            return self._resume
         position = position or self.position
-        share = self._share()
+        share = self._pipeline.share if self._pipeline is not None else self._share()
         plan = self.blueprint.plan(share)
         streams = self.blueprint.streams(plan, share)
         consumed = position.consumed or [0] * len(streams)
         return make_state(self.blueprint.fingerprint(plan), position.epoch, streams, consumed)
 
+    def state_after(self, batches: int, *, batch_size: int, num_workers: int, epoch: int) -> State:
+        """The state of this rank after a plain DataLoader with workers handed over `batches` batches of an epoch.
+
+        The count is the training loop's; for an epoch that was begun from a state, it counts from the epoch's start.
+        """
+        shares = [
+            Share(self.rank * num_workers + worker, self.world_size * num_workers, self.world_size)
+            for worker in range(num_workers)
+        ]
+        orders = [self._order(share, Position(epoch, ())) for share in shares]
+        lengths = [order.epoch_length(epoch) for order in orders]
+        counts, turn = worker_shares(batches, [-(-length // batch_size) for length in lengths])
+        taken: dict[int, int] = {}
+        for order, count, length in zip(orders, counts, lengths, strict=True):
+            taken |= zip(order.streams, order.after(min(count * batch_size, length))[1], strict=True)
+        state = make_state(self.blueprint.fingerprint(orders[0].plan), epoch, list(taken), list(taken.values()))
+        return {**state, "workers": num_workers, "turn": turn}
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Begin the next iteration at a saved state. Raises StateError, naming the difference, if it is of another
         dataset, seed or setting."""
-        share = self._share()
+        info = get_worker_info()
+        workers = int(state.get("workers", 1)) if info is None else info.num_workers
+        worker = self._worker()
+        share = Share(self.rank * workers + worker, self.world_size * workers, self.world_size)
         plan = self.blueprint.plan(share)
-        epoch, consumed = read_state(state, self.blueprint.fingerprint(plan), self.blueprint.streams(plan, share))
+        epoch, _ = read_state(state, self.blueprint.fingerprint(plan), self.blueprint.streams(plan, share))
         self.close()
-        self._resume = Position(epoch, tuple(consumed))
-        self._next_epoch.fill_(epoch)
+        self._resume = dict(state)
+        if info is None:
+            self._next_epoch.fill_(epoch)
+            self._resume_left.fill_(True)
+        else:
+            self._next_epoch[worker] = epoch
+            self._resume_left[worker] = True
 
     # The rest --------------------------------------------------------------------------------------------------------
 
@@ -375,7 +445,7 @@ class _Running:
 
     def __init__(self, pipeline: Pipeline, share: Share, owner: StreamingLeRobotDataset) -> None:
         self.pipeline = pipeline
-        self._share = share
+        self.share = share
         self._pid = os.getpid()
         self._stop = weakref.finalize(owner, pipeline.stop)
 
@@ -387,7 +457,7 @@ class _Running:
         """Whether the pipeline stands where an iteration is to begin."""
         position = self.pipeline.position
         begins = position.epoch == start.epoch and not any(position.consumed) and not any(start.consumed)
-        return self._pid == os.getpid() and self._share == share and begins and self.pipeline.is_open
+        return self._pid == os.getpid() and self.share == share and begins and self.pipeline.is_open
 
 
 def _source(repo_id: str | None, root: str | os.PathLike[str] | None, data_files_root: str | None) -> Source:

@@ -59,3 +59,21 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> State:
                 raise StateError(f"the states are not of one step of one job: {key} is {first[key]} and {state[key]}")
         consumed.update(state["consumed"])
     return {"epoch": first["epoch"], "consumed": consumed, "fingerprint": dict(first["fingerprint"])}
+
+
+def worker_shares(batches: int, of_each: Sequence[int]) -> tuple[list[int], int]:
+    """How many of the first `batches` batches came from each DataLoader worker, and whose turn it is then.
+
+    of_each: batches that each worker has in an epoch. Workers take turns; those that have no more are passed over.
+    Raises StateError if there are not so many.
+    """
+    if batches > sum(of_each):
+        raise StateError(f"{batches} batches were counted, but the epoch has {sum(of_each)}")
+    taken = [0] * len(of_each)
+    worker = 0
+    while batches:
+        if taken[worker] < of_each[worker]:
+            taken[worker] += 1
+            batches -= 1
+        worker = (worker + 1) % len(of_each)
+    return taken, worker
