@@ -29,6 +29,9 @@ from robostream import StreamLoader
 from robostream.errors import DataFileError, DecodeError
 from robostream.pipeline import Pipeline
 
+# More workers than cores are meant.
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+
 LENGTHS = [30, 21, 25]
 WINDOWS = {CAM1: [-0.2, 0.0, 0.1], STATE: [0.0, 0.5]}
 
