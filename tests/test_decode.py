@@ -307,6 +307,7 @@ def test_corrupt_bytes_are_an_error_that_names_the_file(
 ) -> None:
     video = written(name)
     decoder = decoder_factory(backend)()
+    video.decode(decoder, range(10))
     out = np.zeros((12, *video.pictures.shape[1:]), np.uint8)
     clip = damaged(video.fetch(range(20, 32)), value)
     with pytest.raises(DecodeError, match=r"video\.mp4: .*picture") as caught:

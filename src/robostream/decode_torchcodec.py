@@ -74,6 +74,8 @@ class TorchcodecDecoder:
       with more than 8 bits or an odd size), where torchcodec's way is bicubic and PyAV's is bilinear;
     - the first clip of each kind is decoded both ways and compared, as the FFmpeg on the system may be any;
     - it tries again where torchcodec fails: old FFmpegs lose the last pictures of a short span in an open GOP.
+
+    One thing it can't do: torchcodec does not tell when FFmpeg conceals damage in a picture, for which PyAV raises.
     """
 
     def __init__(self) -> None:
