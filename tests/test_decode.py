@@ -176,6 +176,30 @@ def test_pictures_equal_those_of_the_whole_file_decoded(written: Make, name: str
         np.testing.assert_array_equal(video.decode(decoder, wanted), video.pictures[list(wanted)], err_msg=str(wanted))
 
 
+def with_colour_box(data: bytes, colour: bytes) -> bytes:
+    """An MP4 whose moov comes last, with a `colr` box appended to its H.264 sample entry."""
+    box = (len(colour) + 8).to_bytes(4, "big") + b"colr" + colour
+    at = data.rindex(b"avcC") - 4
+    end = at + int.from_bytes(data[at : at + 4], "big")
+    grown = bytearray(data[:end] + box + data[end:])
+    for kind in (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"stsd", b"avc1"):
+        place = data.rindex(kind, 0, at) - 4
+        grown[place : place + 4] = (int.from_bytes(data[place : place + 4], "big") + len(box)).to_bytes(4, "big")
+    return bytes(grown)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "colour", [b"nclx\0\1\0\1\0\1\0", b"nclx\0\2\0\2\0\2\x80", b"nclc\0\1\0\1\0\1", b"prof1234567890"]
+)
+def test_colours_that_only_the_file_tells_are_used(written: Make, tmp_path: Path, colour: bytes, backend: str) -> None:
+    plain = written("h264 gop 250")
+    (tmp_path / "video.mp4").write_bytes(with_colour_box((plain.folder / "video.mp4").read_bytes(), colour))
+    told = Written(tmp_path, decoded_whole(tmp_path / "video.mp4"))
+    assert np.array_equal(told.pictures, plain.pictures) == (colour[:4] == b"prof")
+    np.testing.assert_array_equal(told.decode(decoder_factory(backend)(), range(5, 30)), told.pictures[5:30])
+
+
 @pytest.mark.torchcodec
 @pytest.mark.parametrize("name", VIDEOS)
 def test_torchcodec_decodes_itself_unless_chroma_is_interpolated(
@@ -330,7 +354,7 @@ def test_a_size_that_is_not_the_declared_one_is_an_error(written: Make, name: st
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_codec_without_a_decoder_says_what_to_do(written: Make, backend: str) -> None:
     clip = written("h264 gop 2").fetch([0])
-    clip = replace(clip, table=replace(clip.table, codec="xyz1", extradata=(b"",)))
+    clip = replace(clip, table=replace(clip.table, codec="xyz1", extradata=(b"",), colour=(b"",)))
     with pytest.raises(DecodeError, match=r"video\.mp4: .*no decoder for 'xyz1'.*Re-encode"):
         decoder_factory(backend)().decode(clip, np.zeros((1, 64, 96, 3), np.uint8), np.array([0]))
 

@@ -133,7 +133,7 @@ def test_a_plain_loader_with_workers_by_the_loops_count(root: Path, workers: int
 def test_state_that_only_workers_know_is_refused(root: Path) -> None:
     dataset = open_dataset(root)
     head(DataLoader(dataset, batch_size=10, num_workers=1), 2)
-    with pytest.raises(StateError, match=r"StreamLoader or torchdata's StatefulDataLoader, or use dataset\.state_after"):
+    with pytest.raises(StateError, match=r"torchdata's StatefulDataLoader, or use dataset\.state_after"):
         dataset.state_dict()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 from collections import OrderedDict
 from typing import Protocol
 
@@ -13,6 +14,7 @@ from PIL import Image
 
 from robostream.errors import DecodeError
 from robostream.fetch import CameraPart
+from robostream.mp4 import Coding
 from robostream.rgb import RgbConverter
 from robostream.video import CodedClip
 
@@ -42,7 +44,7 @@ class PyavDecoder:
     """
 
     def __init__(self) -> None:
-        self._contexts: OrderedDict[tuple[str, bytes], av.VideoCodecContext] = OrderedDict()
+        self._contexts: OrderedDict[Coding, av.VideoCodecContext] = OrderedDict()
         self._converter = RgbConverter()
 
     def decode(self, clip: CodedClip, out: Pixels, slots: Int) -> None:
@@ -76,14 +78,13 @@ class PyavDecoder:
         context.flush_buffers()
 
     def _context(self, clip: CodedClip, first: int) -> av.VideoCodecContext:
-        table = clip.table
-        extradata = table.extradata[int(table.description[first])]
-        context = self._contexts.get((table.codec, extradata))
+        coding = clip.table.coding(first)
+        context = self._contexts.get(coding)
         if context is None:
-            context = open_context(clip, extradata)
+            context = open_context(clip.name, coding)
             while len(self._contexts) >= _CONTEXTS:
                 self._contexts.popitem(last=False)
-            self._contexts[table.codec, extradata] = context
+            self._contexts[coding] = context
         return context
 
 
@@ -119,18 +120,33 @@ class _Sink:
             )
 
 
-def open_context(clip: CodedClip, extradata: bytes) -> av.VideoCodecContext:
-    codec = clip.table.codec
+def open_context(name: str, coding: Coding) -> av.VideoCodecContext:
+    """A codec context for frames that are coded like this. Raises DecodeError, naming the file, without a decoder."""
     try:
-        context = av.CodecContext.create(_DECODERS.get(codec, codec), "r")
+        context = av.CodecContext.create(_DECODERS.get(coding.codec, coding.codec), "r")
     except (av.FFmpegError, ValueError) as error:
         raise DecodeError(
-            f"{clip.name}: this build of PyAV has no decoder for '{codec}'. Re-encode the videos to AV1, HEVC or H.264."
+            f"{name}: this build of PyAV has no decoder for '{coding.codec}'. Re-encode the videos to AV1, HEVC or "
+            "H.264."
         ) from error
     assert isinstance(context, av.VideoCodecContext)
-    context.extradata = extradata or None
+    context.extradata = coding.extradata or None
     context.thread_count = 1
+    if coding.codec == "h264":
+        # Else FFmpeg guesses how far pictures are reordered where the stream does not say, and drops those that are
+        # further off than it guessed.
+        context.options = {"strict": "1"}
+    _set_colours(context, coding.colour)
     return context
+
+
+def _set_colours(context: av.VideoCodecContext, box: bytes) -> None:
+    """Tell a context the colours that only the file says ("Colour Information Box", ISO/IEC 14496-12, 12.1.5)."""
+    if box[:4] not in (b"nclx", b"nclc") or len(box) < 10:
+        return
+    context.color_primaries, context.color_trc, context.colorspace = struct.unpack(">3H", box[4:10])
+    if box[:4] == b"nclx" and len(box) > 10:
+        context.color_range = 2 if box[10] & 0x80 else 1  # full or limited
 
 
 def _range(clip: CodedClip) -> str:

@@ -22,11 +22,11 @@ import torch
 
 from robostream.decode import PyavDecoder
 from robostream.errors import SettingError
+from robostream.mp4 import Coding
 from robostream.video import CodedClip
 
 Int = npt.NDArray[np.int64]
 Pixels = npt.NDArray[np.uint8]
-_Kind = tuple[str, bytes]  # codec and extradata
 
 log = logging.getLogger("robostream")
 
@@ -81,11 +81,11 @@ class TorchcodecDecoder:
     def __init__(self) -> None:
         self._open = _load()
         self._pyav = PyavDecoder()
-        self._equal: dict[_Kind, bool] = {}
+        self._equal: dict[Coding, bool] = {}
 
     def decode(self, clip: CodedClip, out: Pixels, slots: Int) -> None:
         """As VideoDecoder.decode."""
-        kinds = {(clip.table.codec, _extradata(clip, span)) for span in clip.spans}
+        kinds = {clip.table.coding(first) for first, _ in clip.spans}
         if clip.table.codec not in _ENTRIES or not all(self._equal.get(kind, True) for kind in kinds):
             self._pyav.decode(clip, out, slots)
             return
@@ -123,7 +123,7 @@ class TorchcodecDecoder:
             self._equal[movie.kind] = False
         return decoder.get_frames_at(index.tolist())
 
-    def _compare(self, clip: CodedClip, kinds: set[_Kind], out: Pixels, slots: Int) -> None:
+    def _compare(self, clip: CodedClip, kinds: set[Coding], out: Pixels, slots: Int) -> None:
         """Decode a clip with PyAV too: settles who decodes videos of these kinds."""
         used = slots[slots >= 0]
         if len(used) == 0:
@@ -148,10 +148,6 @@ def _say_once(clip: CodedClip, message: str) -> None:
         log.warning("%s: %s", clip.name, message)
 
 
-def _extradata(clip: CodedClip, span: tuple[int, int]) -> bytes:
-    return clip.table.extradata[int(clip.table.description[span[0]])]
-
-
 def _interpolates_chroma(metadata: Any) -> bool:
     """Whether swscale's interpolation matters; False where torchcodec doesn't tell the format of pixels."""
     name = getattr(metadata, "pixel_format", None)
@@ -173,7 +169,7 @@ class _Movie:
     data: the file. pts: int64 [N], made-up times of its frames, ascending. index: picture → which of these frames.
     """
 
-    kind: _Kind
+    kind: Coding
     data: bytearray
     pts: Int
     index: dict[int, int]
@@ -192,15 +188,15 @@ class _Frames:
 def _movies(clip: CodedClip, wanted: Int) -> list[_Movie]:
     """The spans that hold any of the pictures `wanted`, as MP4s: one, unless sample descriptions differ."""
     skip = 0
-    spans: dict[bytes, list[tuple[int, int, int]]] = {}
+    spans: dict[Coding, list[tuple[int, int, int]]] = {}
     for span in clip.spans:
         if np.isin(clip.table.position[slice(*span)], wanted).any():
-            spans.setdefault(_extradata(clip, span), []).append((*span, skip))
+            spans.setdefault(clip.table.coding(span[0]), []).append((*span, skip))
         skip += span[1] - span[0]
-    return [_movie(clip, extradata, group) for extradata, group in spans.items()]
+    return [_movie(clip, coding, group) for coding, group in spans.items()]
 
 
-def _movie(clip: CodedClip, extradata: bytes, spans: list[tuple[int, int, int]]) -> _Movie:
+def _movie(clip: CodedClip, coding: Coding, spans: list[tuple[int, int, int]]) -> _Movie:
     """spans: (first, last, frames of the clip before it) each."""
     coded: list[memoryview] = []
     dts, pts, picture, first = [], [], [], []
@@ -219,7 +215,7 @@ def _movie(clip: CodedClip, extradata: bytes, spans: list[tuple[int, int, int]])
         clock += late + count  # later than all of this span, so that seeking never takes the next one for it
     frames = _Frames(coded, np.concatenate(dts), np.concatenate(pts), np.array(first, np.int64))
     index = {int(p): i for i, p in enumerate(np.concatenate(picture).tolist()) if p >= 0}
-    return _Movie((clip.table.codec, extradata), _mp4(clip, extradata, frames), np.sort(frames.pts), index)
+    return _Movie(coding, _mp4(clip, coding, frames), np.sort(frames.pts), index)
 
 
 def _coded(clip: CodedClip, begin: int, end: int, skip: int) -> list[memoryview]:
@@ -228,16 +224,16 @@ def _coded(clip: CodedClip, begin: int, end: int, skip: int) -> list[memoryview]
     return [memoryview(clip.buffers[buffer])[at : at + size] for buffer, at, size in where]
 
 
-def _mp4(clip: CodedClip, extradata: bytes, frames: _Frames) -> bytearray:
+def _mp4(clip: CodedClip, coding: Coding, frames: _Frames) -> bytearray:
     """An MP4 with what FFmpeg's demuxer needs of "ISO base media file format"."""
     ftyp = _box(b"ftyp", b"isom", _u4(0), b"isom")
     size = sum(map(len, frames.coded))
-    length = len(_moov(clip, extradata, frames, 0))  # the same whatever offset it says
-    moov = _moov(clip, extradata, frames, len(ftyp) + length + 8)
+    length = len(_moov(clip, coding, frames, 0))  # the same whatever offset it says
+    moov = _moov(clip, coding, frames, len(ftyp) + length + 8)
     return bytearray().join([ftyp, moov, _u4(size + 8), b"mdat", *frames.coded])
 
 
-def _moov(clip: CodedClip, extradata: bytes, frames: _Frames, offset: int) -> bytes:
+def _moov(clip: CodedClip, coding: Coding, frames: _Frames, offset: int) -> bytes:
     ticks = int(frames.pts.max()) + 1
     width, height = clip.table.width, clip.table.height
     mvhd = _full(b"mvhd", _u4(0, 0, _TICKS, ticks, 1 << 16), bytes(12), _MATRIX, bytes(24), _u4(2))
@@ -245,17 +241,18 @@ def _moov(clip: CodedClip, extradata: bytes, frames: _Frames, offset: int) -> by
     tkhd = _box(b"tkhd", _u4(enabled, 0, 0, 1, 0, ticks), bytes(16), _MATRIX, _u4(width << 16, height << 16))
     mdhd = _full(b"mdhd", _u4(0, 0, _TICKS, ticks, 0))
     hdlr = _full(b"hdlr", _u4(0), b"vide", bytes(13))
-    stbl = _box(b"stbl", _description(clip, extradata), *_sample_boxes(frames, offset))
+    stbl = _box(b"stbl", _description(clip, coding), *_sample_boxes(frames, offset))
     minf = _box(b"minf", _box(b"vmhd", _u4(1), bytes(8)), stbl)
     return _box(b"moov", mvhd, _box(b"trak", tkhd, _box(b"mdia", mdhd, hdlr, minf)))
 
 
-def _description(clip: CodedClip, extradata: bytes) -> bytes:
+def _description(clip: CodedClip, coding: Coding) -> bytes:
     """The sample description: codec, size and the decoder's configuration."""
-    entry, configuration = _ENTRIES[clip.table.codec]
+    entry, configuration = _ENTRIES[coding.codec]
+    colour = _box(b"colr", coding.colour) if coding.colour else b""
     size = struct.pack(">HH", clip.table.width, clip.table.height)
     fixed = bytes(6) + b"\0\1" + bytes(16) + size + _u4(72 << 16, 72 << 16, 0) + b"\0\1" + bytes(32) + b"\0\x18\xff\xff"
-    return _full(b"stsd", _u4(1), _box(entry, fixed, _box(configuration, extradata)))
+    return _full(b"stsd", _u4(1), _box(entry, fixed, _box(configuration, coding.extradata), colour))
 
 
 def _sample_boxes(frames: _Frames, offset: int) -> list[bytes]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,14 @@ _VISUAL_SAMPLE_ENTRY_BYTES = 78  # fields of a "Visual Sample Entry" before its 
 _NORMAL_RATE = 1 << 16  # media_rate 1.0 as 16.16 fixed point
 
 
+class Coding(NamedTuple):
+    """What a decoder must know of a frame's sample description; see the fields of SampleTable."""
+
+    codec: str
+    extradata: bytes
+    colour: bytes
+
+
 @dataclass(frozen=True, eq=False)
 class SampleTable:
     """The coded frames of one video track: one row per frame, in decode order, except where said.
@@ -40,6 +49,8 @@ class SampleTable:
     height: int
     extradata: tuple[bytes, ...]
     """Per sample description: payload of its avcC, hvcC or av1C box; empty for other codecs."""
+    colour: tuple[bytes, ...]
+    """Per sample description: payload of its colr box, which may say what the coded video does not; else empty."""
     timescale: int
     offset: Int64Array
     """int64[N]: first byte of the frame in the file."""
@@ -68,6 +79,11 @@ class SampleTable:
         middle = len(steps) // 2
         step = int(np.partition(steps, middle)[middle]) if len(steps) else self.duration
         return Fraction(self.timescale, step) if step > 0 else Fraction(0)
+
+    def coding(self, frame: int) -> Coding:
+        """How the frame of a decode index is coded."""
+        description = int(self.description[frame])
+        return Coding(self.codec, self.extradata[description], self.colour[description])
 
     @cached_property
     def position(self) -> Int64Array:
@@ -147,6 +163,7 @@ def _sample_table(movie: Movie, file_size: int) -> SampleTable:
         width=entries[0].uint(24, 2),
         height=entries[0].uint(26, 2),
         extradata=tuple(_extradata(entry, codec) for entry in entries),
+        colour=tuple(_colour(entry) for entry in entries),
         timescale=timescale,
         offset=offset,
         size=size,
@@ -205,6 +222,12 @@ def _extradata(entry: Box, codec: str) -> bytes:
         if child.kind == kind:
             return bytes(child.payload)
     raise BoxError(f"sample description '{entry.text}' has no '{kind.decode()}' box")
+
+
+def _colour(entry: Box) -> bytes:
+    """Payload of the "Colour Information Box" of a sample entry."""
+    children = entry.children(skip=_VISUAL_SAMPLE_ENTRY_BYTES)
+    return next((bytes(child.payload) for child in children if child.kind == b"colr"), b"")
 
 
 def _sample_sizes(table: Box, file_size: int) -> Int64Array:

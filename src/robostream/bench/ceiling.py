@@ -20,6 +20,7 @@ from robostream.consumer import ConsumerOrder
 from robostream.dataset import StreamingLeRobotDataset
 from robostream.decode import open_context
 from robostream.metrics import Metrics
+from robostream.mp4 import Coding
 from robostream.rgb import REFORMAT
 from robostream.video import CodedClip
 
@@ -66,14 +67,14 @@ def _coded_clips(dataset: StreamingLeRobotDataset) -> list[CodedClip]:
 
 def _decode_until(clips: list[CodedClip], k: int, step: int, end: float, counts: list[int]) -> None:
     reformatter = VideoReformatter()
-    contexts: dict[bytes, av.VideoCodecContext] = {}
+    contexts: dict[Coding, av.VideoCodecContext] = {}
     while True:
         clip = clips[k % len(clips)]
         k += step
         skip = 0
         for first, last in clip.spans:
-            extradata = clip.table.extradata[int(clip.table.description[first])]
-            context = contexts.get(extradata) or contexts.setdefault(extradata, open_context(clip, extradata))
+            coding = clip.table.coding(first)
+            context = contexts.get(coding) or contexts.setdefault(coding, open_context(clip.name, coding))
             _decode_span(context, reformatter, clip, first, last, skip)
             skip += last - first
             counts[k % step] += last - first
