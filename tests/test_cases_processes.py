@@ -317,26 +317,23 @@ def test_the_garbage_collector_may_find_a_dataset_in_one_of_its_threads(
     small: Path, monkeypatch: pytest.MonkeyPatch, place: str, loader: bool
 ) -> None:
     """A cycle of references keeps a dataset until the collector runs, in whatever thread that is."""
-    begun, dropped, collected = threading.Event(), threading.Event(), threading.Event()
+    dropped, collected = threading.Event(), threading.Event()
     target = "robostream.pipeline.decode_part" if place == "decode" else "robostream.fetch.ClipFetcher.fetch"
     module, name = target.rsplit(".", 1)
     original = getattr(sys.modules[module] if place == "decode" else sys.modules["robostream.fetch"].ClipFetcher, name)
-    calls = iter(range(10**6))
 
     def collecting(*arguments: Any) -> Any:
-        if next(calls) == 5:
-            begun.set()
-            dropped.wait(10)
+        time.sleep(0.005)  # so that there is still work ahead when the dataset is dropped
+        if dropped.is_set() and not collected.is_set():
             gc.collect()
             collected.set()
         return original(*arguments)
 
     monkeypatch.setattr(target, collecting)
     gc.collect()
-    dataset = stream(small, clip_frames=5, buffer_size=5, repeat=True)
+    dataset = stream(small, clip_frames=5, buffer_size=1000, repeat=True)
     cycle: list[Any] = [dataset, iter(StreamLoader(dataset, 2) if loader else dataset)]
-    while not begun.is_set():
-        next(cycle[1])
+    next(cycle[1])
     cycle.append(cycle)
     gc.disable()
     try:
