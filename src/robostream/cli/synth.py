@@ -53,7 +53,7 @@ def synth(
     bframes: Annotated[int, typer.Option(min=0, help="B-frames between references (h264 and hevc).")] = 0,
     texture: Annotated[TextureName, typer.Option(help="'heavy' takes longer to decode.")] = TextureName.light,
     version: Annotated[VersionName, typer.Option(help="LeRobot format version.")] = VersionName.v30,
-    seed: Annotated[int, typer.Option(help="Of the scenes and lengths.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the scenes and lengths.")] = 0,
     force: Annotated[bool, typer.Option("--force", help="Delete what is in the folder.")] = False,
 ) -> None:
     """Write a LeRobot dataset of moving scenes, each frame marked with a barcode of its place."""
