@@ -150,7 +150,7 @@ class Blueprint:
                 clip_frames=sizes.clip_frames,
                 unit_frames=sizes.unit_frames,
                 clip_window=sizes.clip_window // part,
-                sample_window=max(1, settings.buffer_size // part),
+                sample_window=min(max(1, settings.buffer_size // part), max(1, int(self.lengths.sum()))),
                 even=settings.even,
             ),
         )

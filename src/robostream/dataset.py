@@ -16,6 +16,7 @@ from robostream.assemble import Batch, BufferPool, Sample, split
 from robostream.build import Blueprint, Settings, Share, decoder_factory
 from robostream.consumer import ConsumerOrder
 from robostream.distributed import resolve_rank
+from robostream.epochs import EpochCounter
 from robostream.errors import SettingError, StateError
 from robostream.fetch import Camera
 from robostream.metadata import DatasetMetadata, Feature, load_metadata, select_episodes
@@ -159,11 +160,10 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
             self.meta, select_episodes(self.meta.episodes, episodes), windows, settings, decoder_factory(video_backend)
         )
         self.blueprint.plan(self._share())  # refuses what cannot work before any data flows
-        # Shared between processes: the epoch that each worker begins next, also if workers are started anew.
-        self._next_epoch: torch.Tensor = torch.zeros(_MAX_WORKERS, dtype=torch.int64)
+        self._epochs = EpochCounter()
         self._resume_left: torch.Tensor = torch.zeros(_MAX_WORKERS, dtype=torch.bool)
         self._in_workers: torch.Tensor = torch.zeros(1, dtype=torch.bool)
-        for shared in (self._next_epoch, self._resume_left, self._in_workers):
+        for shared in (self._resume_left, self._in_workers):
             shared.share_memory_()  # type: ignore[no-untyped-call]
         self._metrics = Metrics()
         self._pipeline: _Running | None = None
@@ -199,27 +199,28 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
     def __len__(self) -> int:
         """Samples that this rank yields in the next epoch."""
         share = Share(self.rank, self.world_size, self.world_size)
-        if self.blueprint.settings.num_streams is None:
-            plan = self.blueprint.plan(share)
-            return plan.epoch(int(self._next_epoch[0])).stream_length(share.index)
-        return self._order(share, Position(int(self._next_epoch[0]), ())).epoch_length(int(self._next_epoch[0]))
+        epoch = self._epochs.next()
+        return self._order(share, Position(epoch, ())).epoch_length(epoch)
 
     def set_epoch(self, epoch: int) -> None:
         """Make `epoch` the next one to be iterated, in this process and in DataLoader workers."""
         if epoch < 0:
             raise SettingError(f"epoch {epoch} must not be negative")
-        self._next_epoch.fill_(epoch)
+        self._epochs.set(epoch)
         self._resume = None
 
     # Iteration -----------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Sample]:
         """The samples of this rank's (and worker's) next epoch; with `repeat`, of all epochs from there on."""
-        buffers = BufferPool()
-        transform = self.image_transforms
         # With samples left out, a block says too little of where each of its samples stood.
         size = 1 if self.blueprint.settings.skip else _BLOCK
-        for batch in self.batches(size, buffers):
+        # Begun now, not at the first sample: all workers must be at the same epoch, also those that are never asked.
+        return self._samples(self.batches(size, BufferPool()))
+
+    def _samples(self, batches: Iterator[Batch]) -> Iterator[Sample]:
+        transform = self.image_transforms
+        for batch in batches:
             for k, sample in enumerate(split(batch)):
                 if transform is not None:
                     self._transform(sample, transform)
@@ -228,20 +229,21 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
 
     def batches(self, size: int, buffers: BufferPool) -> Generator[Batch, None, None]:
         """Batches of `size` samples in order; the last of an epoch may be short."""
-        worker = self._worker()
-        pipeline = self._start()
+        return self._batches(self._start(), size, buffers)
+
+    def _batches(self, pipeline: Pipeline, size: int, buffers: BufferPool) -> Generator[Batch, None, None]:
+        epoch = pipeline.position.epoch
         finished = False
         try:
-            epoch = pipeline.position.epoch
             while True:
                 self._block, self._handed = pipeline.position, 0
                 batch = pipeline.take(size, buffers, across_epochs=self.repeat)
                 if batch is None:
                     finished = True
                     return
-                if self.repeat:
+                if self.repeat and pipeline.position.epoch != epoch:
                     epoch = pipeline.position.epoch
-                self._next_epoch[worker] = epoch + 1
+                    self._epochs.begun(epoch)
                 yield batch
         finally:
             # A finished epoch leaves its threads at work on the next one; anything else ends them.
@@ -253,8 +255,8 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
         if self._metrics.pid != os.getpid():
             self._metrics = Metrics()
         share = self._share()
-        worker = self._worker()
-        share, start = self._resumed(share) or (share, Position(int(self._next_epoch[worker]), ()))
+        share, start = self._resumed(share) or (share, Position(self._epochs.next(), ()))
+        self._epochs.begun(start.epoch)
         self._in_workers[0] = get_worker_info() is not None
         running = self._pipeline
         if running is not None and running.continues(share, start):
@@ -264,7 +266,6 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
         self._check_not_empty(order.plan)
         pipeline = self.blueprint.pipeline(order, share, threads=self.num_threads or _threads(), metrics=self._metrics)
         self._pipeline = _Running(pipeline, share, self)
-        self._next_epoch[worker] = start.epoch + 1
         return pipeline
 
     def _resumed(self, share: Share) -> tuple[Share, Position] | None:
@@ -339,7 +340,7 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
         """Where the running iteration stands; the start of the next epoch if there is none."""
         if self._pipeline is not None:
             return self._pipeline.pipeline.position
-        return Position(int(self._next_epoch[self._worker()]), ())
+        return Position(self._epochs.next(), ())
 
     def state_dict(self) -> State:
         """Where this process stands after the last sample that it yielded; JSON-able.
@@ -390,6 +391,8 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Begin the next iteration at a saved state. Raises StateError, naming the difference, if it is of another
         dataset, seed or setting."""
+        if not isinstance(state, Mapping):
+            raise StateError(f"this is not a state of robostream: {state!r}")
         info = get_worker_info()
         workers = int(state.get("workers", 1)) if info is None else info.num_workers
         worker = self._worker()
@@ -398,12 +401,8 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
         epoch, _ = read_state(state, self.blueprint.fingerprint(plan), self.blueprint.streams(plan, share))
         self.close()
         self._resume = dict(state)
-        if info is None:
-            self._next_epoch.fill_(epoch)
-            self._resume_left.fill_(True)
-        else:
-            self._next_epoch[worker] = epoch
-            self._resume_left[worker] = True
+        self._epochs.set(epoch)
+        self._resume_left[slice(None) if info is None else worker] = True
 
     # The rest --------------------------------------------------------------------------------------------------------
 

@@ -88,6 +88,7 @@ def match_pictures(
     if (abs(found - wanted) <= slack).all():
         return Matched(positions)
     _check_rate(video, table, fps)
+    _check_steps(video, found, fps)
     regular = np.arange(video.length) / float(fps)
     if (abs(times - regular) > slack).any():
         raise _clock_error(video, times, regular, found - video.from_timestamp)
@@ -147,6 +148,18 @@ def _check_rate(video: EpisodeVideo, table: SampleTable, fps: Fraction) -> None:
             f"{video.name}: info.json declares {float(fps):g} fps, but the video has {float(rate):g} fps (found at "
             f'episode {video.episode}). Correct the declared fps, or pass timestamps="index" to take picture k for '
             f"row k."
+        )
+
+
+def _check_steps(video: EpisodeVideo, found: Float, fps: Fraction) -> None:
+    """Late pictures are accepted in order only where they follow each other as they should."""
+    steps = np.diff(found) * float(fps)
+    if (abs(steps - 1) > 0.5).any():
+        k = int(np.argmax(abs(steps - 1)))
+        raise PictureMatchError(
+            f"{video.name}: the times of the pictures of episode {video.episode} are damaged: picture {k} is at "
+            f"{found[k]:.4f} s and picture {k + 1} at {found[k + 1]:.4f} s, at {float(fps):g} fps. Re-encode the file, "
+            f'leave the episode out with episodes=, or pass timestamps="index" if their order is right.'
         )
 
 

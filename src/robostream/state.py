@@ -31,6 +31,8 @@ def read_state(
         saved, epoch, consumed = dict(state["fingerprint"]), int(state["epoch"]), dict(state["consumed"])
     except (KeyError, TypeError, ValueError) as error:
         raise StateError(f"this is not a state of robostream: {error!r} is missing or malformed") from None
+    if epoch < 0:
+        raise StateError(f"this is not a state of robostream: epoch {epoch}")
     different = [key for key in {**fingerprint, **saved} if saved.get(key) != fingerprint.get(key)]
     if different:
         changes = ", ".join(f"{key}: saved {saved.get(key)}, now {fingerprint.get(key)}" for key in different)
