@@ -363,6 +363,26 @@ def test_dropping_a_sample_runs_no_python_code(small: Path, loader: bool) -> Non
     assert called == []
 
 
+@pytest.mark.parametrize("loader", [False, True])
+def test_an_interrupt_leaves_no_lock_behind(small: Path, loader: bool) -> None:
+    """A lock that is taken by Python code is never released if an interrupt arrives before that code returns."""
+    dataset = stream(small, buffer_size=20)
+    called = set[str]()
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_name == "__enter__" and frame.f_code.co_filename == threading.__file__:
+            called.add(frame.f_code.co_filename)
+
+    iterator = iter(StreamLoader(dataset, 4) if loader else dataset)
+    next(iterator)
+    sys.setprofile(note)
+    count = sum(1 for _ in iterator)
+    sys.setprofile(None)
+    dataset.close()
+    assert count == (sum(LENGTHS) // 4 - 1 if loader else sum(LENGTHS) - 1)
+    assert called == set()
+
+
 SCRIPT = """
 import signal, sys, torch
 from robostream import StreamingLeRobotDataset, StreamLoader

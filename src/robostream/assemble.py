@@ -29,6 +29,9 @@ Sample = dict[str, Any]
 _DTYPES = {"f": np.float32, "i": np.int64, "u": np.int64, "b": np.bool_}
 
 
+_SPARE = 8  # arrays of a kind that are kept while nobody uses them
+
+
 class BufferPool:
     """Arrays that are used again once nothing refers to them any more.
 
@@ -38,22 +41,28 @@ class BufferPool:
     def __init__(self, pin_memory: bool = False) -> None:
         self._pin = pin_memory
         self._lock = threading.Lock()
-        self._free: defaultdict[tuple[tuple[int, ...], str], list[Array]] = defaultdict(list)
+        # Memory, and what it was last lent as. No callbacks tell when that is over: an interrupt that came while one
+        # ran would be lost.
+        self._lent: defaultdict[tuple[tuple[int, ...], str], list[tuple[Array, weakref.ref[Array]]]]
+        self._lent = defaultdict(list)
 
     def get(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
         """An array with undefined contents."""
         key = (shape, np.dtype(dtype).str)
         with self._lock:
-            free = self._free[key]
-            base = free.pop() if free else None
-        if base is None:
-            if self._pin:
-                base = torch.empty(shape, dtype=_TORCH[np.dtype(dtype)], pin_memory=True).numpy()
-            else:
-                base = np.empty(shape, dtype)
-        lent: Array = base.view()
-        weakref.finalize(lent, self._free[key].append, base).atexit = False
-        return lent
+            used = [pair for pair in self._lent[key] if pair[1]() is not None]
+            free = [base for base, lent in self._lent[key] if lent() is None][:_SPARE]
+            base = free.pop() if free else self._allocate(shape, np.dtype(dtype))
+            array: Array = base.view()
+            nobody = weakref.ref(base.view())
+            self._lent[key] = [*used, *((spare, nobody) for spare in free), (base, weakref.ref(array))]
+        return array
+
+    def _allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        if not self._pin:
+            return np.empty(shape, dtype)
+        pinned: Array = torch.empty(shape, dtype=_TORCH[dtype], pin_memory=True).numpy()
+        return pinned
 
 
 _TORCH = {
