@@ -1,6 +1,6 @@
 """Peak resident memory against the stated bound, after one epoch and after ten, for several buffer sizes.
 
-    python benchmarks/memory.py DATASET
+python benchmarks/memory.py DATASET
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import av
@@ -31,6 +32,7 @@ from cases import (
 
 from robostream import StreamingLeRobotDataset
 from robostream.errors import PictureMatchError
+from robostream.pictures import EpisodeVideo, match_pictures
 
 Float32 = npt.NDArray[np.float32]
 
@@ -212,3 +214,12 @@ def test_clocks_within_the_tolerance_are_no_matter(tmp_path: Path) -> None:
 def test_a_wide_tolerance_holds_a_wall_clock(tmp_path: Path) -> None:
     root = write(tmp_path, [60], timestamps=wall_clock)
     assert sorted(check_pairing(sample) for sample in stream(root, tolerance_s=10.0)) == places([60])
+
+
+def test_pictures_whose_times_jump_are_refused(tmp_path: Path) -> None:
+    """As many pictures as rows, but some with the time of another: their order is in doubt."""
+    video = EpisodeVideo("video.mp4", episode=1, length=4, base=1, rows_in_file=5, from_timestamp=0.1, until=0.5)
+    pts = np.array([0, 1, 1024, 1536, 2560])
+    table = SimpleNamespace(pts=pts, presented=np.arange(5), timescale=5120, frame_rate=Fraction(10))
+    with pytest.raises(PictureMatchError, match=r"damaged: picture 0 is at 0\.0002 s and picture 1 at 0\.2000 s"):
+        match_pictures(video, table, np.arange(4) / 10, Fraction(10), 1e-4, "check")  # type: ignore[arg-type]

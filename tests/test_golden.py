@@ -80,9 +80,7 @@ def test_random_access_equals_lerobots(golden: Path, backend: str) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("golden", GOLDEN, ids=IDS)
 def test_every_picture_shows_its_own_row(golden: Path, backend: str) -> None:
-    dataset = StreamingLeRobotDataset(
-        root=golden / "dataset", return_uint8=True, buffer_size=50, video_backend=backend
-    )
+    dataset = StreamingLeRobotDataset(root=golden / "dataset", return_uint8=True, buffer_size=50, video_backend=backend)
     for sample in dataset:
         for number, key in enumerate(dataset.meta.camera_keys):
             picture = sample[key]

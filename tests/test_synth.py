@@ -159,13 +159,9 @@ def test_row_groups(tmp_path: Path) -> None:
 def test_action_brings_the_gripper_to_the_target() -> None:
     settings = SynthSettings(episodes=[60], fps=20, state_dim=7, action_dim=5)
     motion = episode_motion(settings, 0)
-    np.testing.assert_allclose(
-        motion.action[:, :2], GAIN * (motion.target - motion.gripper), rtol=1e-5, atol=1e-6
-    )
+    np.testing.assert_allclose(motion.action[:, :2], GAIN * (motion.target - motion.gripper), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(motion.state[:, :2], motion.gripper, rtol=1e-6)
-    np.testing.assert_allclose(
-        motion.state[1:, :2], motion.state[:-1, :2] + motion.action[:-1, :2] / 20, atol=1e-6
-    )
+    np.testing.assert_allclose(motion.state[1:, :2], motion.state[:-1, :2] + motion.action[:-1, :2] / 20, atol=1e-6)
     np.testing.assert_array_equal(motion.state[1:, 2:4], motion.action[:-1, :2])
     assert motion.state.shape == (60, 7)
     assert motion.action.shape == (60, 5)
@@ -192,9 +188,7 @@ def test_the_target_is_in_the_picture() -> None:
 def test_coded_numbers(tmp_path: Path) -> None:
     write_dataset(tmp_path, small(cameras=0, coded=True))
     for row in pq.read_table(tmp_path / "data/chunk-000/file-000.parquet").to_pylist():
-        assert (
-            row["observation.state"][-2:] == row["action"][-2:] == [row["episode_index"], row["frame_index"]]
-        )
+        assert row["observation.state"][-2:] == row["action"][-2:] == [row["episode_index"], row["frame_index"]]
 
 
 def test_stats(tmp_path: Path) -> None:
@@ -255,9 +249,7 @@ def test_missing_pictures(tmp_path: Path) -> None:
 
 
 def test_stretched_joins(tmp_path: Path) -> None:
-    write_dataset(
-        tmp_path, small(join_stretch=Fraction(1, 4), codec="h264", bframes=2, gop=10, float32_sums=True)
-    )
+    write_dataset(tmp_path, small(join_stretch=Fraction(1, 4), codec="h264", bframes=2, gop=10, float32_sums=True))
     times, codes = zip(*frames(video(tmp_path)), strict=True)
     assert len(codes) == sum(LENGTHS)
     for number, (time, (_, episode, _)) in enumerate(zip(times, codes, strict=True)):

@@ -83,6 +83,10 @@ class SynthSettings:
             raise ValueError(f"{self.pix_fmt} needs even picture sizes, got {self.width}x{self.height}")
         if self.codec == "av1" and (self.pix_fmt == "yuv444p" or self.bframes):
             raise ValueError("the AV1 encoder writes neither yuv444p nor reordered packets")
+        if self.bframes and min(self.frame_counts) < self.bframes + 2:
+            raise ValueError(
+                f"with {self.bframes} B-frames, videos that are joined need episodes of at least {self.bframes + 2} frames"
+            )
         if min(self.state_dim, self.action_dim) < (4 if self.coded else 2):
             raise ValueError("state and action need 2 numbers, 4 when coded")
         if not 0 <= self.join_stretch < 1:
