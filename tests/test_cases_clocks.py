@@ -221,5 +221,5 @@ def test_pictures_whose_times_jump_are_refused(tmp_path: Path) -> None:
     video = EpisodeVideo("video.mp4", episode=1, length=4, base=1, rows_in_file=5, from_timestamp=0.1, until=0.5)
     pts = np.array([0, 1, 1024, 1536, 2560])
     table = SimpleNamespace(pts=pts, presented=np.arange(5), timescale=5120, frame_rate=Fraction(10))
-    with pytest.raises(PictureMatchError, match=r"damaged: picture 0 is at 0\.0002 s and picture 1 at 0\.2000 s"):
+    with pytest.raises(PictureMatchError, match=r"damaged: picture 2 is at 0\.3000 s and picture 3 at 0\.5000 s"):
         match_pictures(video, table, np.arange(4) / 10, Fraction(10), 1e-4, "check")  # type: ignore[arg-type]
