@@ -78,14 +78,13 @@ class StreamLoader:
         return samples // self.batch_size if self.drop_last else math.ceil(samples / self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
-        made: queue.Queue[_Made | BaseException | None] = queue.Queue(self.prefetch)
-        stop = threading.Event()
-        worker = threading.Thread(target=self._produce, args=(made, stop), name="robostream-batches", daemon=True)
+        handover = _Handover(self.prefetch)
+        worker = threading.Thread(target=self._produce, args=(handover,), name="robostream-batches", daemon=True)
         worker.start()
         finished = False
         try:
             while True:
-                item = made.get()
+                item = handover.get()
                 if item is None:
                     finished = True
                     return
@@ -96,25 +95,25 @@ class StreamLoader:
                 self._after = item.after
                 yield item.batch
         finally:
-            stop.set()
+            handover.stopped = True
             # In one of our own threads this is the garbage collector: then the worker ends the rest by itself.
             if not threading.current_thread().name.startswith("robostream"):
                 if not finished:
                     self.dataset.close()
                 worker.join()
 
-    def _produce(self, made: queue.Queue[_Made | BaseException | None], stop: threading.Event) -> None:
-        last: _Made | BaseException | None = None
+    def _produce(self, handover: _Handover) -> None:
+        last: BaseException | None = None
         try:
             with closing(self.dataset.batches(self.batch_size, self._buffers)) as batches:
                 for batch in batches:
                     if self.drop_last and _size(batch) < self.batch_size:
                         continue
-                    if not _put(made, self._finish(batch), stop):
+                    if not handover.put(self._finish(batch)):
                         return
         except BaseException as error:  # the consumer raises it
             last = error
-        _put(made, last, stop)
+        handover.put(last)
 
     def _finish(self, batch: Batch) -> _Made:
         """The last steps of a batch: transforms, layout, and the way to the device."""
@@ -184,12 +183,32 @@ def _size(batch: Batch) -> int:
     return len(next(iter(batch.values())))
 
 
-def _put(made: queue.Queue[Any], item: object, stop: threading.Event) -> bool:
-    """Hand an item over, unless the consumer has stopped."""
-    while not stop.is_set():
-        try:
-            made.put(item, timeout=0.1)
+class _Handover:
+    """Hands batches from the thread that makes them to the one that consumes them, a few ahead.
+
+    Of simple queues only: those of `queue.Queue` are Python code, where an interrupt in the consumer may leave a lock
+    taken for good.
+    """
+
+    def __init__(self, ahead: int) -> None:
+        self.stopped = False
+        self._items: queue.SimpleQueue[_Made | BaseException | None] = queue.SimpleQueue()
+        self._permits: queue.SimpleQueue[None] = queue.SimpleQueue()
+        for _ in range(ahead):
+            self._permits.put(None)
+
+    def put(self, item: _Made | BaseException | None) -> bool:
+        """Hand an item over once there is room; False if the consumer has stopped."""
+        while not self.stopped:
+            try:
+                self._permits.get(timeout=0.1)
+            except queue.Empty:
+                continue
+            self._items.put(item)
             return True
-        except queue.Full:
-            continue
-    return False
+        return False
+
+    def get(self) -> _Made | BaseException | None:
+        item = self._items.get()
+        self._permits.put(None)
+        return item

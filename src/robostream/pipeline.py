@@ -173,7 +173,7 @@ class Pipeline:
     def _await_samples(self, lane: Int, place: Int) -> Int:
         """Wait until these samples are decoded; returns the ring entries of those that are valid."""
         ring = self._ring(lane, place)
-        with self.metrics.timed("wait_s"), self._changed:
+        with self.metrics.timed("wait_s"), self.lock:
             for k in range(len(self._order.streams)):
                 mine = place[lane == k]
                 if len(mine):
@@ -223,7 +223,7 @@ class Pipeline:
 
     def _release(self, ring: Int) -> None:
         pictures = self._assembler.pictures(ring)
-        with self._changed:
+        with self.lock:
             for key, slots in pictures.items():
                 self._pools[key].release(slots)
         self._settle(ring)
@@ -231,7 +231,7 @@ class Pipeline:
     def _settle(self, ring: Int) -> None:
         """These samples are over: clips without open samples give up their place."""
         numbers, counts = np.unique(self._assembler.clip[ring], return_counts=True)
-        with self._changed:
+        with self.lock:
             for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
                 clip = self._clips[number]
                 clip.samples_open -= count
@@ -270,7 +270,7 @@ class Pipeline:
             return self._tasks.popleft() if self._tasks else None
 
     def _fail(self, error: BaseException) -> None:
-        with self._changed:
+        with self.lock:
             if self._error is None:
                 self._error = error
             self._changed.notify_all()
@@ -290,7 +290,7 @@ class Pipeline:
         work = fetched.work
         ring = self._ring(work.lane, work.place + np.flatnonzero(work.pending))
         end = work.place + len(work.pending)
-        with self._changed:
+        with self.lock:
             while not self._has_room(fetched, end):
                 if self._closed or self._error is not None:
                     raise _Closed
@@ -354,7 +354,7 @@ class Pipeline:
             broken = True
             self._fetcher.warn_once(message, f"{message} Left out its samples.")
         self.metrics.add("frames_decoded", len(slots))
-        with self._changed:
+        with self.lock:
             pool.finish(slots, broken)
             task.clip.cameras_open -= 1
             part.drop_bytes()
@@ -368,7 +368,7 @@ class Pipeline:
         """Tell all threads to end, without waiting for them: this may run in one of them, as a finalizer."""
         if os.getpid() != self._pid:
             return  # a forked child has none of the threads, and its copy of the locks may never open
-        with self._changed:
+        with self.lock:
             self._closed = True
             self._changed.notify_all()
 

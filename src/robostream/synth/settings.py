@@ -85,7 +85,7 @@ class SynthSettings:
             raise ValueError("the AV1 encoder writes neither yuv444p nor reordered packets")
         if self.bframes and min(self.frame_counts) < self.bframes + 2:
             raise ValueError(
-                f"with {self.bframes} B-frames, videos that are joined need episodes of at least {self.bframes + 2} frames"
+                f"with {self.bframes} B-frames, joined videos need episodes of at least {self.bframes + 2} frames"
             )
         if min(self.state_dim, self.action_dim) < (4 if self.coded else 2):
             raise ValueError("state and action need 2 numbers, 4 when coded")
