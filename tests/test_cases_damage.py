@@ -411,3 +411,11 @@ def test_reading_a_local_root_imports_no_client(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_repeating_what_cannot_be_read_at_all_ends(tmp_path: Path) -> None:
+    root = write(tmp_path, [12, 9])
+    for path in root.glob("data/**/*.parquet"):
+        path.unlink()
+    with pytest.raises(DataFileError, match="a whole epoch had no sample that can be read"):
+        next(iter(stream(root, on_error="skip", repeat=True)))

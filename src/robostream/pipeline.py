@@ -18,7 +18,7 @@ import numpy as np
 from robostream.assemble import Assembler, Batch, BufferPool
 from robostream.consumer import ClipWork, ConsumerOrder, SampleRun
 from robostream.decode import VideoDecoder, decode_part
-from robostream.errors import RobostreamError
+from robostream.errors import DataFileError, RobostreamError
 from robostream.fetch import CameraPart, ClipFetcher, FetchedClip
 from robostream.metrics import Metrics
 from robostream.plan import Int
@@ -131,6 +131,7 @@ class Pipeline:
         """
         parts: list[Int] = []
         missing = count
+        unreadable = ends = 0
         while missing:
             if self._next_run().epoch != self.position.epoch:
                 if parts and not across_epochs:
@@ -138,10 +139,15 @@ class Pipeline:
                 self.position = Position(self.position.epoch + 1, (0,) * len(self._order.streams))
                 if not across_epochs:
                     return None
+                ends += 1
+                if unreadable and not parts and ends > 1:
+                    raise DataFileError("a whole epoch had no sample that can be read; the log has the reasons")
                 continue
             ring = self._await_samples(*self._next_samples(missing))
             if len(ring):
                 parts.append(ring)
+            else:
+                unreadable += 1
             missing -= len(ring)
         ring = np.concatenate(parts)
         with self.metrics.timed("assemble_s"):
