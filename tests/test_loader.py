@@ -241,3 +241,12 @@ def test_leaving_the_loop_ends_all_threads(root: Path) -> None:
 def test_impossible_settings_are_refused(root: Path, name: str, value: int) -> None:
     with pytest.raises(SettingError, match=f"{name}={value}"):
         StreamLoader(open_dataset(root), **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("seed", "x"), ("buffer_size", 1.5), ("buffer_size", 0), ("image_transforms", 3), ("num_threads", 0)],
+)
+def test_impossible_settings_of_the_dataset_are_refused(root: Path, name: str, value: Any) -> None:
+    with pytest.raises(SettingError, match=name):
+        open_dataset(root, **{name: value})

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,9 @@ class Settings:
     return_uint8: bool
 
     def __post_init__(self) -> None:
+        for name in ("seed", "buffer_size"):
+            if not isinstance(getattr(self, name), Integral):
+                raise SettingError(f"{name}={getattr(self, name)!r} must be a whole number")
         if self.buffer_size < 1:
             raise SettingError(f"buffer_size={self.buffer_size} must be at least 1")
         if self.num_streams is not None and self.num_streams < 1:

@@ -126,6 +126,8 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
         _one_of("timestamps", timestamps, ("check", "index"))
         _one_of("on_error", on_error, ("raise", "skip"))
         _one_of("video_decode_device", video_decode_device, ("cpu",))
+        if image_transforms is not None and not callable(image_transforms):
+            raise SettingError(f"image_transforms={image_transforms!r} can't be called")
         if num_threads is not None and num_threads < 1:
             raise SettingError(f"num_threads={num_threads} must be at least 1")
         self.repo_id = repo_id
