@@ -94,6 +94,7 @@ class StreamLoader:
                     torch.cuda.current_stream(self.device).wait_event(item.copied)
                 self._after = item.after
                 yield item.batch
+                del item  # its memory is free for the next batch as soon as the caller drops it
         finally:
             handover.stopped = True
             # In one of our own threads this is the garbage collector: then the worker ends the rest by itself.
@@ -111,6 +112,7 @@ class StreamLoader:
                         continue
                     if not handover.put(self._finish(batch)):
                         return
+                    del batch
         except BaseException as error:  # the consumer raises it
             last = error
         handover.put(last)
