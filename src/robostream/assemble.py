@@ -26,9 +26,6 @@ Array = npt.NDArray[Any]
 Batch = dict[str, Any]
 Sample = dict[str, Any]
 
-_DTYPES = {"f": np.float32, "i": np.int64, "u": np.int64, "b": np.bool_}
-
-
 _SPARE = 8  # arrays of a kind that are kept while nobody uses them
 
 
@@ -106,12 +103,6 @@ class Assembler:
         self.valid = np.zeros(slots, bool)
         self.clip = np.zeros(slots, np.int64)
 
-    @property
-    def nbytes(self) -> int:
-        """Memory of the ring."""
-        rings = [*self._numbers.values(), *self._pads.values(), *self._pictures.values()]
-        return sum(ring.nbytes for ring in rings) + self.valid.nbytes + self.clip.nbytes
-
     def admit(self, clip: FetchedClip, ring: Int) -> None:
         """Write a clip's samples to ring entries `ring`, int64 [n]. Slots of pictures must be set in its parts."""
         self.valid[ring] = clip.valid
@@ -119,16 +110,12 @@ class Assembler:
         if not clip.rows:
             return
         length = len(clip.rows["episode_index"])
-        for feature in self._tabular:
-            values = clip.rows[feature.key]
-            window = self._windows.get(feature.key)
-            picked = values[clip.samples]
-            if window is not None:
-                rows, _ = window_rows(clip.samples, window.offsets, length)
-                picked = values[rows]
-            self._number_ring(feature.key, picked)[ring] = picked
+        rows = {}
         for key, window in self._windows.items():
-            _, self._pads[key][ring] = window_rows(clip.samples, window.offsets, length)
+            rows[key], self._pads[key][ring] = window_rows(clip.samples, window.offsets, length)
+        for feature in self._tabular:
+            picked = clip.rows[feature.key][rows.get(feature.key, clip.samples)]
+            self._number_ring(feature.key, picked)[ring] = picked
         for part in clip.cameras:
             if len(part.frames):
                 self._pictures[part.camera.key][ring] = part.slots[part.index]

@@ -25,7 +25,7 @@ from robostream.pipeline import Pipeline, PipelineSettings
 from robostream.plan import Int, Plan, PlanSettings
 from robostream.pool import FramePool
 from robostream.rows import ROW_BYTES
-from robostream.sizing import Room, Sizes, reach, room, settle
+from robostream.sizing import Room, Sizes, longest_clip, reach, room, settle
 from robostream.video import INDEX_BYTES, VideoIndex
 from robostream.windows import Window
 
@@ -227,7 +227,7 @@ class Blueprint:
             with lock:
                 return pools[camera].pin(episode, frames, uses)
 
-        longest = self.sizes.clip_frames + self.sizes.clip_frames // 2 + 1
+        longest = longest_clip(self.sizes.clip_frames)
         ring = 2 * plan.settings.sample_window + (4 + ahead) * longest
         assembler = Assembler(
             self.meta,

@@ -200,9 +200,8 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
 
     def __len__(self) -> int:
         """Samples that this rank yields in the next epoch."""
-        share = Share(self.rank, self.world_size, self.world_size)
         epoch = self._epochs.next()
-        return self._order(share, Position(epoch, ())).epoch_length(epoch)
+        return self._order(self._worker_share(0, 1), Position(epoch, ())).epoch_length(epoch)
 
     def set_epoch(self, epoch: int) -> None:
         """Make `epoch` the next one to be iterated, in this process and in DataLoader workers."""
@@ -247,6 +246,7 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
                     epoch = pipeline.position.epoch
                     self._epochs.begun(epoch)
                 yield batch
+                del batch  # else its memory would be taken while the next one is made
         finally:
             # A finished epoch leaves its threads at work on the next one; anything else ends them.
             if not finished:
@@ -278,8 +278,7 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
         self._resume_left[worker] = False
         # Workers take turns, and a new DataLoader begins with worker 0: it goes on with whose turn it was.
         workers = share.per_rank
-        turn = (worker + int(self._resume.get("turn", 0))) % workers
-        share = Share(share.index - worker + turn, share.count, share.world)
+        share = self._worker_share((worker + int(self._resume.get("turn", 0))) % workers, workers)
         plan = self.blueprint.plan(share)
         epoch, consumed = read_state(
             self._resume, self.blueprint.fingerprint(plan), self.blueprint.streams(plan, share)
@@ -304,7 +303,10 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
 
     def _share(self) -> Share:
         info = get_worker_info()
-        workers, worker = (info.num_workers, info.id) if info else (1, 0)
+        return self._worker_share(info.id, info.num_workers) if info else self._worker_share(0, 1)
+
+    def _worker_share(self, worker: int, workers: int) -> Share:
+        """The share of one of this rank's workers."""
         return Share(self.rank * workers + worker, self.world_size * workers, self.world_size)
 
     def _transform(self, sample: Sample, transform: Transform) -> None:
@@ -377,10 +379,7 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
 
         The count is the training loop's; for an epoch that was begun from a state, it counts from the epoch's start.
         """
-        shares = [
-            Share(self.rank * num_workers + worker, self.world_size * num_workers, self.world_size)
-            for worker in range(num_workers)
-        ]
+        shares = (self._worker_share(worker, num_workers) for worker in range(num_workers))
         orders = [self._order(share, Position(epoch, ())) for share in shares]
         lengths = [order.epoch_length(epoch) for order in orders]
         counts, turn = worker_shares(batches, [-(-length // batch_size) for length in lengths])
@@ -398,7 +397,7 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
         info = get_worker_info()
         workers = int(state.get("workers", 1)) if info is None else info.num_workers
         worker = self._worker()
-        share = Share(self.rank * workers + worker, self.world_size * workers, self.world_size)
+        share = self._worker_share(worker, workers)
         plan = self.blueprint.plan(share)
         epoch, _ = read_state(state, self.blueprint.fingerprint(plan), self.blueprint.streams(plan, share))
         self.close()

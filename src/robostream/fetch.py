@@ -89,10 +89,6 @@ class FetchedClip:
     rows: Columns
     cameras: list[CameraPart]
 
-    @property
-    def coded_bytes(self) -> int:
-        return sum(part.coded_bytes for part in self.cameras)
-
 
 class ClipFetcher:
     """Fetches clips. Safe to share between threads.

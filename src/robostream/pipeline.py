@@ -106,7 +106,7 @@ class Pipeline:
         self._tasks: deque[_Task] = deque()
         self._clips: dict[int, _Clip] = {}
         self._low: list[deque[_Clip]] = [deque() for _ in order.streams]
-        self._waiting_for = -1  # the clip that the consumer needs next: it is admitted even beyond the budget
+        self._waiting = False  # for a clip that is not admitted yet: it is, then, even beyond the budget
         self._error: BaseException | None = None
         self._closed = False
         self._work: Iterator[ClipWork] = order.clips()
@@ -204,10 +204,10 @@ class Pipeline:
         """Wait until the clips that hold these places are admitted."""
         last = int(place.max())
         while not (self._low[lane] and self._low[lane][-1].end > last):
-            self._waiting_for = np.iinfo(np.int64).max
+            self._waiting = True
             self._changed.notify_all()
             self._wait()
-        self._waiting_for = -1
+        self._waiting = False
 
     def _is_ready(self, clip: _Clip) -> bool:
         if clip.cameras_open:
@@ -302,7 +302,9 @@ class Pipeline:
                     raise _Closed
                 self._changed.wait()
             clip = _Clip(fetched, ring, 0, len(ring), end)
-            fresh = [(part, self._allocate(work, part)) for part in fetched.cameras]
+            kept = any(pool.keep for pool in self._pools.values())
+            next_use = self._next_use(work) if kept else NEVER
+            fresh = [(part, self._allocate(work, part, next_use)) for part in fetched.cameras]
             tasks = [_Task(clip, part, frames) for part, frames in fresh if len(frames)]
             clip.cameras_open = len(tasks)
             self._clips[work.number] = clip
@@ -316,11 +318,11 @@ class Pipeline:
         lane = self._low[fetched.work.lane]
         if lane and end - (lane[0].end - len(lane[0].fetched.work.pending)) > self._settings.ring:
             return False
-        if self._waiting_for >= 0 or not self._clips:
+        if self._waiting or not self._clips:
             return True
         return all(self._pools[p.camera.key].fits(int((p.slots < 0).sum())) for p in fetched.cameras)
 
-    def _allocate(self, work: ClipWork, part: CameraPart) -> Int:
+    def _allocate(self, work: ClipWork, part: CameraPart, next_use: int) -> Int:
         """Give a part's pictures their slots; returns int64, which of its frames must be decoded."""
         pool = self._pools[part.camera.key]
         absent = np.flatnonzero(part.slots < 0)
@@ -330,7 +332,7 @@ class Pipeline:
         if len(fresh):
             part.slots[fresh] = pool.allocate(work.episode, part.frames[fresh], part.uses[fresh])
         if pool.keep:
-            pool.expect(part.slots, self._next_use(work))
+            pool.expect(part.slots, next_use)
         self.metrics.add("frames_reused", len(part.frames) - len(fresh))
         return fresh
 
@@ -344,7 +346,7 @@ class Pipeline:
             lane = order.stream(stream)
             if lane.begin - int(plan.unit_stop[unit]) < place < lane.end:
                 return (work.epoch + 1) * plan.total + place - lane.begin
-        return int(NEVER)
+        return NEVER
 
     def _decode(self, decoder: VideoDecoder, task: _Task) -> None:
         part, pool = task.part, self._pools[task.part.camera.key]

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from robostream.plan import Int
 
-NEVER = np.iinfo(np.int64).max
+NEVER = int(np.iinfo(np.int64).max)
 
 
 class FramePool:
@@ -36,11 +36,6 @@ class FramePool:
         self._next_use = np.zeros(capacity, np.int64)
         self._index: dict[int, Int] = {}
         self.live = 0
-        self.peak = 0
-
-    @property
-    def frame_bytes(self) -> int:
-        return int(self.pixels[0].nbytes)
 
     def fits(self, count: int) -> bool:
         return self.live + count <= self.budget
@@ -72,7 +67,6 @@ class FramePool:
         self.decoded[slots] = False
         self.broken[slots] = False
         self.live += count
-        self.peak = max(self.peak, self._occupied)
         if self.keep:
             self._register(episode, frames, slots)
         return slots

@@ -67,7 +67,6 @@ class RowReader:
         self._lock = threading.Lock()
         self._files: OrderedDict[str, _File] = OrderedDict()
         self._groups: OrderedDict[tuple[str, int, str], _Group] = OrderedDict()
-        self.bytes_read = 0
 
     def episode(self, row: int) -> Columns:
         """All tabular columns of the episode in row `row` of the episode table, and its CLOCK if it has one.
@@ -180,7 +179,6 @@ class RowReader:
         read = _make_group(self._convert(path, table, image, order))
         with self._lock:
             if name not in self._groups:
-                self.bytes_read += table.nbytes
                 self._groups[name] = read
                 self._held += read.nbytes
             while self._held > self._bound and len(self._groups) > 1:

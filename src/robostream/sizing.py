@@ -14,6 +14,8 @@ import numpy as np
 from robostream.errors import SettingError
 from robostream.fetch import Camera
 from robostream.mp4 import SampleTable
+from robostream.windows import Window
+from robostream.windows import reach as window_reach
 
 MIN_CLIP = 32  # frames; shorter clips cost more for each than they gain in mixing
 _REACH_FACTOR = 4  # clips are this many times as long as their windows reach, so that few frames are decoded twice
@@ -70,9 +72,7 @@ def keyframe_spacing(table: SampleTable) -> int:
 
 def reach(camera: Camera) -> int:
     """Frames that a camera's window reaches beyond the anchor, both ways together."""
-    if camera.offsets is None:
-        return 0
-    return max(0, int(camera.offsets.max())) - min(0, int(camera.offsets.min()))
+    return 0 if camera.offsets is None else sum(window_reach([Window(camera.key, camera.offsets)]))
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,11 @@ class Room:
     capacity: int
 
 
+def longest_clip(clip_frames: int) -> int:
+    """Frames of the longest clip that the plan makes, which leaves no short rests."""
+    return clip_frames + clip_frames // 2 + 1
+
+
 def room(camera: Camera, *, clip_frames: int, window: int, lanes: int, ahead: int, kept: int) -> Room:
     """Memory of one camera, in pictures.
 
@@ -91,7 +96,7 @@ def room(camera: Camera, *, clip_frames: int, window: int, lanes: int, ahead: in
         window: the decoded window of each lane, in frames. lanes: streams of the consumer.
         ahead: clips that may be held beyond the window. kept: pictures to keep for the next epoch.
     """
-    longest = clip_frames + clip_frames // 2 + 1
+    longest = longest_clip(clip_frames)
     extra = reach(camera)
     # A sample leaves at most `window` places after its clip came, so clips of window + 2 clips of places are live.
     places = lanes * (window + 2 * longest)

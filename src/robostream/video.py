@@ -97,7 +97,6 @@ class VideoIndex:
         self._lock = threading.Lock()
         self._tables: OrderedDict[str, SampleTable] = OrderedDict()
         self._held = 0
-        self.bytes_read = 0
 
     def table(self, path: str) -> SampleTable:
         """The sample table of an MP4. Raises DataFileError if the file is missing or is not a whole MP4."""
@@ -108,7 +107,6 @@ class VideoIndex:
         table = read_sample_table(_Reader(self._source, path))
         with self._lock:
             if path not in self._tables:
-                self.bytes_read += table.bytes_read
                 self._held += _weight(table)
             self._tables[path] = table
             while self._held > self._bound and len(self._tables) > 1:
