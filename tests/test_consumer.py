@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from robostream.consumer import ClipWork, ConsumerOrder, SampleRun
+from robostream.consumer import ClipWork, ConsumerOrder, SampleRun, Turns
 from robostream.plan import Plan, PlanSettings
 
 Int = npt.NDArray[np.int64]
@@ -326,3 +326,31 @@ def test_the_orders_of_a_few_epochs_are_kept() -> None:
         order.order(epoch)
     assert len(order._orders) == 4
     assert order.epoch_length(9) == 25
+
+
+@given(plans(), st.data())
+@examples(80)
+def test_turns_are_known_before_samples_are_delivered(plan: Plan, data: st.DataObject) -> None:
+    """Clip by clip, each sample's turn is the one at which it is delivered; epochs begin with a new batch."""
+    if epoch_total(plan) == 0:
+        return
+    across_epochs = data.draw(st.booleans(), label="across_epochs")
+    size = data.draw(st.integers(1, 9), label="batch size")
+    consumed = [data.draw(st.integers(0, plan.epoch(1).stream_length(s))) for s in range(plan.settings.num_streams)]
+    count = min(2 * epoch_total(plan) + 1, 3000)
+    turn, before = 0, 1
+    expected = {}
+    for epoch, lane, place in take(share(plan, 0, 1, 1, consumed), count):
+        if epoch != before and not across_epochs:
+            turn = -(-turn // size) * size
+        before = epoch
+        expected[lane, place] = turn
+        turn += 1
+    turns = Turns(share(plan, 0, 1, 1, consumed), size, across_epochs)
+    found = {}
+    for clip in share(plan, 0, 1, 1, consumed).clips():
+        places = clip.place + np.flatnonzero(clip.pending)
+        found |= {(clip.lane, p): t for p, t in zip(places.tolist(), turns.of(clip.lane, places).tolist(), strict=True)}
+        if len(found.keys() & expected.keys()) == len(expected):
+            break
+    assert {key: found[key] for key in expected} == expected

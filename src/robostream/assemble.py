@@ -26,34 +26,48 @@ Array = npt.NDArray[Any]
 Batch = dict[str, Any]
 Sample = dict[str, Any]
 
-_SPARE = 8  # arrays of a kind that are kept while nobody uses them
+_Loans = list[tuple[Array, "weakref.ref[Array]"]]
 
 
 class BufferPool:
     """Arrays that are used again once nothing refers to them any more.
 
     A caller that keeps a batch keeps its memory: what it holds is never written to again.
+
+    Args:
+        pin_memory: page-locked memory, from which a GPU can copy by itself.
+
+    Attributes:
+        spare: arrays of a kind that are kept while nobody uses them.
     """
 
     def __init__(self, pin_memory: bool = False) -> None:
+        self.spare = 8
         self._pin = pin_memory
         self._lock = threading.Lock()
-        # Memory, and what it was last lent as. No callbacks tell when that is over: an interrupt that came while one
-        # ran would be lost.
-        self._lent: defaultdict[tuple[tuple[int, ...], str], list[tuple[Array, weakref.ref[Array]]]]
-        self._lent = defaultdict(list)
+        # Memory, and what it was last lent as, the oldest loan first. No callbacks tell when a loan is over: an
+        # interrupt that came while one ran would be lost.
+        self._loans: defaultdict[tuple[tuple[int, ...], str], _Loans] = defaultdict(list)
 
     def get(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
         """An array with undefined contents."""
         key = (shape, np.dtype(dtype).str)
         with self._lock:
-            used = [pair for pair in self._lent[key] if pair[1]() is not None]
-            free = [base for base, lent in self._lent[key] if lent() is None][:_SPARE]
-            base = free.pop() if free else self._allocate(shape, np.dtype(dtype))
+            loans = self._loans[key]
+            # As a rule, what was lent first comes back first.
+            over = next((i for i, (_, lent) in enumerate(loans) if lent() is None), None)
+            base = self._allocate(shape, np.dtype(dtype)) if over is None else loans.pop(over)[0]
             array: Array = base.view()
-            nobody = weakref.ref(base.view())
-            self._lent[key] = [*used, *((spare, nobody) for spare in free), (base, weakref.ref(array))]
+            loans.append((base, weakref.ref(array)))
+            if over is not None:
+                self._trim(loans)
         return array
+
+    def _trim(self, loans: _Loans) -> None:
+        """Give memory back where much lies idle, as it does when a caller drops what it kept for long."""
+        idle = next((i for i, (_, lent) in enumerate(loans) if lent() is not None), 0)
+        if idle > self.spare:
+            del loans[: idle - self.spare]
 
     def _allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         if not self._pin:
@@ -75,7 +89,7 @@ class Assembler:
 
     Args:
         meta: the dataset. windows: of each key that has one. cameras: what is decoded.
-        pools: the decoded pictures, by camera.
+        pools: the decoded pictures, by camera; those of other cameras are decoded straight to batches.
         slots: samples that the ring holds.
         return_uint8: video pictures stay uint8 instead of float32 in [0, 1].
     """
@@ -98,7 +112,7 @@ class Assembler:
         self._tabular = [f for f in meta.features.values() if not f.is_camera]
         self._numbers: dict[str, Array] = {}
         self._pads = {key: np.zeros((slots, len(w.offsets)), bool) for key, w in windows.items()}
-        self._pictures = {c.key: np.zeros((slots, c.steps), np.int64) for c in cameras}
+        self._pictures = {c.key: np.zeros((slots, c.steps), np.int64) for c in cameras if c.key in pools}
         self._slots = slots
         self.valid = np.zeros(slots, bool)
         self.clip = np.zeros(slots, np.int64)
@@ -117,7 +131,7 @@ class Assembler:
             picked = clip.rows[feature.key][rows.get(feature.key, clip.samples)]
             self._number_ring(feature.key, picked)[ring] = picked
         for part in clip.cameras:
-            if len(part.frames):
+            if len(part.frames) and part.camera.key in self._pictures:
                 self._pictures[part.camera.key][ring] = part.slots[part.index]
 
     def _number_ring(self, key: str, like: Array) -> Array:
@@ -136,9 +150,10 @@ class Assembler:
             broken |= self._pools[key].broken[slots[ring]].any(axis=1)
         return broken
 
-    def gather(self, ring: Int, buffers: BufferPool) -> Batch:
+    def gather(self, ring: Int, buffers: BufferPool, ready: Mapping[str, Array]) -> Batch:
         """The samples of ring entries `ring` (int64 [n]) as one batch.
 
+        ready: pictures of cameras without a pool, in this order, uint8 [n or more, H, W, C].
         Numbers: tensors [n, …]. Masks: bool [n, T]. Pictures: [n, (T,) C, H, W], views of channels-last memory.
         `task`: list of n strings. Strings: lists.
         """
@@ -147,7 +162,10 @@ class Assembler:
             picked = values.take(ring, axis=0)
             batch[key] = picked.tolist() if picked.dtype == object else torch.from_numpy(picked)
         for camera in self._cameras:
-            batch[camera.key] = self._gather_pictures(camera, ring, buffers)
+            raw = ready.get(camera.key)
+            if raw is None:
+                raw = self._gather_pictures(camera, ring, buffers)
+            batch[camera.key] = self._as_pictures(camera, torch.from_numpy(raw)[: len(ring)], buffers)
         for key, pads in self._pads.items():
             batch[f"{key}_is_pad"] = torch.from_numpy(pads.take(ring, axis=0))
         if "task_index" in self._numbers and self._meta.tasks:
@@ -155,18 +173,19 @@ class Assembler:
             batch["task"] = [tasks[i] for i in self._numbers["task_index"].take(ring).tolist()]
         return batch
 
-    def _gather_pictures(self, camera: Camera, ring: Int, buffers: BufferPool) -> torch.Tensor:
+    def _gather_pictures(self, camera: Camera, ring: Int, buffers: BufferPool) -> Array:
         pixels = self._pools[camera.key].pixels
         slots = self._pictures[camera.key].take(ring, axis=0).ravel()
         time = (camera.steps,) if camera.steps > 1 else ()
-        shape = (len(ring), *time, *camera.shape)
-        raw = buffers.get(shape, np.uint8)
+        raw = buffers.get((len(ring), *time, *camera.shape), np.uint8)
         # mode="clip" lets NumPy write straight to `out`; the slots are always in range.
         flat = raw.reshape(len(slots), -1)
         np.take(pixels.reshape(len(pixels), -1), slots, axis=0, out=flat, mode="clip")
-        pictures = torch.from_numpy(raw)
+        return raw
+
+    def _as_pictures(self, camera: Camera, pictures: torch.Tensor, buffers: BufferPool) -> torch.Tensor:
         if not (self._return_uint8 and camera.is_video):
-            scaled = torch.from_numpy(buffers.get(shape, np.float32))
+            scaled = torch.from_numpy(buffers.get(tuple(pictures.shape), np.float32))
             pictures = torch.div(pictures, 255.0, out=scaled)
         return pictures.movedim(-1, -3)
 

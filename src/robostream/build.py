@@ -20,6 +20,7 @@ from robostream.fetch import Camera, ClipFetcher, Pin
 from robostream.metadata import DatasetMetadata, Feature
 from robostream.metrics import Metrics
 from robostream.mp4 import SampleTable
+from robostream.open_batches import OpenBatches
 from robostream.pictures import Clock
 from robostream.pipeline import Pipeline, PipelineSettings
 from robostream.plan import Int, Plan, PlanSettings
@@ -185,6 +186,8 @@ class Blueprint:
                 window=plan.settings.sample_window if plan.settings.shuffle else 0,
                 lanes=plan.settings.num_streams // share.count,
                 ahead=ahead,
+                # Batches are opened a whole window ahead of the consumer, however little of them is decoded.
+                spare=2 + ahead if self._is_direct(camera) else 2,
                 kept=min(kept, plan.total),
             )
             for camera in self.cameras
@@ -212,15 +215,34 @@ class Blueprint:
             pin=pin,
         )
 
-    def pipeline(self, order: ConsumerOrder, share: Share, *, threads: int, metrics: Metrics) -> Pipeline:
+    def _is_direct(self, camera: Camera) -> bool:
+        """Whether each picture is shown once, by a sample whose turn is known: then it needs no pool."""
+        return camera.offsets is None and not self.settings.memory_bytes and not self.settings.skip
+
+    def pipeline(
+        self,
+        order: ConsumerOrder,
+        share: Share,
+        *,
+        batch_size: int,
+        across_epochs: bool,
+        threads: int,
+        buffers: BufferPool,
+        metrics: Metrics,
+    ) -> Pipeline:
         """Start the threads of one consumer."""
         plan = order.plan
         ahead = threads + 2
         keep = bool(self.settings.memory_bytes)
+        rooms = self.rooms(plan, share, ahead)
         pools = {
-            camera.key: FramePool(camera.shape, size.capacity, size.budget, keep)
-            for camera, size in zip(self.cameras, self.rooms(plan, share, ahead).values(), strict=True)
+            camera.key: FramePool(camera.shape, rooms[camera.key].capacity, rooms[camera.key].budget, keep)
+            for camera in self.cameras
+            if not self._is_direct(camera)
         }
+        direct = [camera for camera in self.cameras if self._is_direct(camera)]
+        limit = 2 + max((-(-rooms[camera.key].budget // batch_size) for camera in direct), default=0)
+        buffers.spare = max(buffers.spare, limit * len(direct))
         lock = threading.RLock()
 
         def pin(camera: str, episode: int, frames: Int, uses: Int) -> Int:
@@ -242,8 +264,18 @@ class Blueprint:
             self.fetcher(metrics, pin if keep else None),
             assembler,
             pools,
+            OpenBatches(direct, batch_size, limit, buffers),
+            buffers,
             self.make_decoder,
-            PipelineSettings(threads=threads, fetch_threads=2, fetch_ahead=ahead, ring=ring, skip=self.settings.skip),
+            PipelineSettings(
+                batch_size=batch_size,
+                across_epochs=across_epochs,
+                threads=threads,
+                fetch_threads=2,
+                fetch_ahead=ahead,
+                ring=ring,
+                skip=self.settings.skip,
+            ),
             metrics,
             lock,
         )
@@ -262,10 +294,10 @@ class Blueprint:
         for part in clip.cameras:
             pool = pools[part.camera.key]
             part.slots[:] = pool.allocate(episode, part.frames, part.uses)
-            decode_part(decoder, part, np.arange(len(part.frames)), pool.pixels, clip.where)
+            decode_part(decoder, part, np.arange(len(part.frames)), pool.pictures(part.slots), clip.where)
         ring = np.zeros(1, np.int64)
         assembler.admit(clip, ring)
-        return next(split(assembler.gather(ring, BufferPool())))
+        return next(split(assembler.gather(ring, BufferPool(), {})))
 
     @cached_property
     def _looker(self) -> ClipFetcher:

@@ -13,6 +13,8 @@ import numpy as np
 
 from robostream.plan import Bool, EpochOrder, Int, Plan, Remainder, StreamOrder
 
+_TURNS_KEPT = 1 << 14  # places of a lane whose turns are known though nobody asks for them any more
+
 
 @dataclass(frozen=True, eq=False)
 class ClipWork:
@@ -131,6 +133,49 @@ class ConsumerOrder:
                 if pending.any():
                     yield ClipWork(number, epoch, lane, offset[lane] + place, episode, start, stop, pending)
                     number += 1
+
+
+class Turns:
+    """When samples are delivered, known before their clips are decoded.
+
+    Turns count samples from a position on; an epoch begins with a new batch unless batches go on `across_epochs`.
+    Each lane's places are asked for in ascending order.
+    """
+
+    def __init__(self, order: ConsumerOrder, batch_size: int, across_epochs: bool) -> None:
+        self._runs = order.samples()
+        self._batch_size = 1 if across_epochs else batch_size
+        self._epoch = order.epoch
+        self._next = 0
+        self._first = [0] * len(order.streams)  # the place that the table of a lane begins with
+        self._known = [np.empty(0, np.int64) for _ in order.streams]
+
+    def of(self, lane: int, places: Int) -> Int:
+        """The turns of samples at these ascending places of a lane's endless line, int64 [n]."""
+        if places[0] - self._first[lane] > _TURNS_KEPT:
+            self._known[lane] = self._known[lane][places[0] - self._first[lane] :]
+            self._first[lane] = int(places[0])
+        while True:
+            index = places - self._first[lane]
+            known = self._known[lane]
+            if index[-1] < len(known) and (known[index] >= 0).all():
+                turns: Int = known[index]
+                return turns
+            self._note(next(self._runs))
+
+    def _note(self, run: SampleRun) -> None:
+        if run.epoch != self._epoch:
+            self._epoch = run.epoch
+            self._next = -(-self._next // self._batch_size) * self._batch_size
+        turns = np.arange(self._next, self._next + len(run.lane))
+        self._next += len(run.lane)
+        for lane in range(len(self._known)):
+            mine = run.lane == lane
+            index = run.place[mine] - self._first[lane]
+            missing = int(index.max(initial=-1)) + 1 - len(self._known[lane])
+            if missing > 0:
+                self._known[lane] = np.concatenate([self._known[lane], np.full(missing, -1)])
+            self._known[lane][index] = turns[mine]
 
 
 def _lane_clips(lane: StreamOrder, rest: Remainder | None) -> Iterator[tuple[int, int, int, int]]:

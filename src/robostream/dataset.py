@@ -168,6 +168,7 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
         for shared in (self._resume_left, self._in_workers):
             shared.share_memory_()  # type: ignore[no-untyped-call]
         self._metrics = Metrics()
+        self._buffers = BufferPool()  # for iteration sample by sample
         self._pipeline: _Running | None = None
         self._resume: State | None = None
         self._block = Position(0, ())  # where the block of samples began that is being handed out
@@ -217,7 +218,7 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
         # With samples left out, a block says too little of where each of its samples stood.
         size = 1 if self.blueprint.settings.skip else _BLOCK
         # Begun now, not at the first sample: all workers must be at the same epoch, also those that are never asked.
-        return self._samples(self.batches(size, BufferPool()))
+        return self._samples(self.batches(size, self._buffers))
 
     def _samples(self, batches: Iterator[Batch]) -> Iterator[Sample]:
         transform = self.image_transforms
@@ -230,15 +231,15 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
 
     def batches(self, size: int, buffers: BufferPool) -> Generator[Batch, None, None]:
         """Batches of `size` samples in order; the last of an epoch may be short."""
-        return self._batches(self._start(), size, buffers)
+        return self._batches(self._start(size, buffers))
 
-    def _batches(self, pipeline: Pipeline, size: int, buffers: BufferPool) -> Generator[Batch, None, None]:
+    def _batches(self, pipeline: Pipeline) -> Generator[Batch, None, None]:
         epoch = pipeline.position.epoch
         finished = False
         try:
             while True:
                 self._block, self._handed = pipeline.position, 0
-                batch = pipeline.take(size, buffers, across_epochs=self.repeat)
+                batch = pipeline.take()
                 if batch is None:
                     finished = True
                     return
@@ -252,7 +253,7 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
             if not finished:
                 self.close()
 
-    def _start(self) -> Pipeline:
+    def _start(self, size: int, buffers: BufferPool) -> Pipeline:
         """The pipeline of this process, at the start of its next epoch (or where a loaded state says)."""
         if self._metrics.pid != os.getpid():
             self._metrics = Metrics()
@@ -261,12 +262,20 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
         self._epochs.begun(start.epoch)
         self._in_workers[0] = get_worker_info() is not None
         running = self._pipeline
-        if running is not None and running.continues(share, start):
+        if running is not None and running.continues(share, start, size, buffers):
             return running.pipeline
         self.close()
         order = self._order(share, start)
         self._check_not_empty(order.plan)
-        pipeline = self.blueprint.pipeline(order, share, threads=self.num_threads or _threads(), metrics=self._metrics)
+        pipeline = self.blueprint.pipeline(
+            order,
+            share,
+            batch_size=size,
+            across_epochs=self.repeat,
+            threads=self.num_threads or _threads(),
+            buffers=buffers,
+            metrics=self._metrics,
+        )
         self._pipeline = _Running(pipeline, share, self)
         return pipeline
 
@@ -433,11 +442,11 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy for another process: threads and counts stay behind."""
-        return {**self.__dict__, "_pipeline": None, "_metrics": None}
+        return {**self.__dict__, "_pipeline": None, "_metrics": None, "_buffers": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._metrics = Metrics()
+        self._metrics, self._buffers = Metrics(), BufferPool()
 
 
 class _Running:
@@ -453,8 +462,10 @@ class _Running:
         self._stop.detach()
         self.pipeline.close()
 
-    def continues(self, share: Share, start: Position) -> bool:
-        """Whether the pipeline stands where an iteration is to begin."""
+    def continues(self, share: Share, start: Position, size: int, buffers: BufferPool) -> bool:
+        """Whether the pipeline stands where an iteration is to begin, and makes such batches."""
+        if (self.pipeline.settings.batch_size, self.pipeline.buffers) != (size, buffers):
+            return False
         position = self.pipeline.position
         begins = position.epoch == start.epoch and not any(position.consumed) and not any(start.consumed)
         return self._pid == os.getpid() and self.share == share and begins and self.pipeline.is_open

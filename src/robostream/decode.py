@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import struct
 from collections import OrderedDict
-from typing import Protocol
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any, Protocol, TypeAlias
 
 import av
 import numpy as np
@@ -20,6 +22,7 @@ from robostream.video import CodedClip
 
 Int = npt.NDArray[np.int64]
 Pixels = npt.NDArray[np.uint8]
+_Wanted: TypeAlias = dict[Any, Pixels]  # by position; frames without a pts are not among them
 
 _CONTEXTS = 4  # codec contexts kept per thread; one for each kind of stream in turn
 _DECODERS = {"h264": "h264", "hevc": "hevc", "av1": "libdav1d"}
@@ -28,8 +31,8 @@ _DECODERS = {"h264": "h264", "hevc": "hevc", "av1": "libdav1d"}
 class VideoDecoder(Protocol):
     """Decodes clips. One per thread: it is not safe to share."""
 
-    def decode(self, clip: CodedClip, out: Pixels, slots: Int) -> None:
-        """Write picture `clip.wanted[j]` to `out[slots[j]]`, unless that is −1; out: uint8 [slots, H, W, 3].
+    def decode(self, clip: CodedClip, out: Sequence[Pixels | None]) -> None:
+        """Write picture `clip.wanted[j]` to `out[j]`, contiguous uint8 [H, W, 3], unless that is None.
 
         Raises DecodeError naming the file and the picture if one cannot be decoded, or has another size.
         """
@@ -47,34 +50,35 @@ class PyavDecoder:
         self._contexts: OrderedDict[Coding, av.VideoCodecContext] = OrderedDict()
         self._converter = RgbConverter()
 
-    def decode(self, clip: CodedClip, out: Pixels, slots: Int) -> None:
-        sink = _Sink(clip, out, slots, self._converter)
+    def decode(self, clip: CodedClip, out: Sequence[Pixels | None]) -> None:
+        wanted: _Wanted = {w: pixels for w, pixels in zip(clip.wanted.tolist(), out, strict=True) if pixels is not None}
         frames = 0
         try:
             for first, last in clip.spans:
-                self._decode_span(clip, first, last, frames, sink)
+                self._decode_span(clip, first, last, frames, wanted)
                 frames += last - first
         except (av.FFmpegError, ValueError) as error:
             self._contexts.clear()  # what they hold is not worth keeping
             raise DecodeError(f"{clip.name}: FFmpeg could not decode {_range(clip)}: {error}") from error
-        sink.check_complete()
+        if wanted:
+            codec = clip.table.codec
+            raise DecodeError(f"{clip.name}: picture {min(wanted)} did not come out of the {codec} decoder")
 
-    def _decode_span(self, clip: CodedClip, first: int, last: int, skip: int, sink: _Sink) -> None:
-        """Decode one span; skip: frames of the spans before it."""
+    def _decode_span(self, clip: CodedClip, first: int, last: int, skip: int, wanted: _Wanted) -> None:
+        """Decode one span, and take from `wanted` what came out of it; skip: frames of the spans before it."""
         context = self._context(clip, first)
+        decode, convert = context.decode, self._converter.convert
         # The packet's pts is the picture's position, which is unique even where the file's own pts are not.
         position = clip.table.position[first:last].tolist()
-        size = clip.table.size[first:last].tolist()
-        at = clip.at[skip : skip + last - first].tolist()
-        buffer = clip.buffer[skip : skip + last - first].tolist()
-        for i in range(last - first):
-            packet = av.Packet(clip.buffers[buffer[i]][at[i] : at[i] + size[i]])
-            packet.pts = position[i]
-            packet.dts = i
-            for frame in context.decode(packet):
-                sink.take(frame)
-        for frame in context.decode(None):
-            sink.take(frame)
+        coded = clip.coded(first, last, skip)
+        packets = (_packet(data, pts, dts) for dts, (data, pts) in enumerate(zip(coded, position, strict=True)))
+        for packet in chain(packets, [None]):  # None: no more are coming
+            for frame in decode(packet):
+                pixels = wanted.pop(frame.pts, None)
+                if pixels is not None:
+                    if frame.is_corrupt or pixels.shape != (frame.height, frame.width, 3):
+                        raise _unfit(clip, frame, pixels)
+                    convert(frame, pixels)
         context.flush_buffers()
 
     def _context(self, clip: CodedClip, first: int) -> av.VideoCodecContext:
@@ -88,36 +92,19 @@ class PyavDecoder:
         return context
 
 
-class _Sink:
-    """Where the pictures of one clip go."""
+def _packet(data: memoryview, pts: int, dts: int) -> av.Packet[Any]:
+    packet = av.Packet(data)  # type: ignore[arg-type]  # anything with a buffer will do
+    packet.pts, packet.dts = pts, dts
+    return packet
 
-    def __init__(self, clip: CodedClip, out: Pixels, slots: Int, converter: RgbConverter) -> None:
-        self._clip = clip
-        self._out = out
-        self._height, self._width = out.shape[1:3]
-        self._address, self._step = out.ctypes.data, out.strides[0]
-        self._converter = converter
-        self._open = {w: s for w, s in zip(clip.wanted.tolist(), slots.tolist(), strict=True) if s >= 0}
 
-    def take(self, frame: av.VideoFrame) -> None:
-        """Keep a decoded frame if it is wanted; its pts is its picture's position."""
-        slot = self._open.pop(-1 if frame.pts is None else frame.pts, None)
-        if slot is None:
-            return
-        if frame.is_corrupt:
-            raise DecodeError(f"{self._clip.name}: picture {frame.pts} is corrupt")
-        if frame.height != self._height or frame.width != self._width:
-            raise DecodeError(
-                f"{self._clip.name}: picture {frame.pts} is {frame.width}×{frame.height}, "
-                f"the camera's pictures are {self._width}×{self._height}"
-            )
-        self._converter.convert(frame, self._out[slot], self._address + slot * self._step)
-
-    def check_complete(self) -> None:
-        if self._open:
-            raise DecodeError(
-                f"{self._clip.name}: picture {min(self._open)} did not come out of the {self._clip.table.codec} decoder"
-            )
+def _unfit(clip: CodedClip, frame: av.VideoFrame, pixels: Pixels) -> DecodeError:
+    if frame.is_corrupt:
+        return DecodeError(f"{clip.name}: picture {frame.pts} is corrupt")
+    return DecodeError(
+        f"{clip.name}: picture {frame.pts} is {frame.width}×{frame.height}, "
+        f"the camera's pictures are {pixels.shape[1]}×{pixels.shape[0]}"
+    )
 
 
 def open_context(name: str, coding: Coding) -> av.VideoCodecContext:
@@ -166,19 +153,21 @@ def decode_image(data: bytes, out: Pixels, where: str) -> None:
     out[:] = pixels
 
 
-def decode_part(decoder: VideoDecoder, part: CameraPart, fresh: Int, pixels: Pixels, where: str) -> None:
-    """Decode the pictures of frames `fresh` (int64, of `part.frames`) into their slots of `pixels`."""
-    is_fresh = np.zeros(len(part.frames), bool)
-    is_fresh[fresh] = True
-    wanted = np.flatnonzero(is_fresh[part.read])  # of those read, the ones that are still to be decoded
-    slots = part.slots[part.read[wanted]]
+def decode_part(decoder: VideoDecoder, part: CameraPart, fresh: Int, out: Sequence[Pixels], where: str) -> None:
+    """Decode the pictures of frames `fresh` (int64 [n], of `part.frames`, ascending) to `out`, [H, W, C] each."""
+    at = np.searchsorted(part.read, fresh)  # all of them were read
     if part.coded is None:
-        for k, slot in zip(wanted.tolist(), slots.tolist(), strict=True):
-            frame = int(part.frames[part.read[k]])
-            decode_image(part.images[k], pixels[slot], f"{where}, frame {frame}, {part.camera.key}")
+        for k, frame, pixels in zip(at.tolist(), part.frames[fresh].tolist(), out, strict=True):
+            decode_image(part.images[k], pixels, f"{where}, frame {frame}, {part.camera.key}")
         return
-    target = np.full(len(part.coded.wanted), -1, np.int64)
-    target[part.picture[wanted]] = slots
-    decoder.decode(part.coded, pixels, target)
-    again = slots != target[part.picture[wanted]]  # rows that show the same picture as another row
-    pixels[slots[again]] = pixels[target[part.picture[wanted]][again]]
+    targets: list[Pixels | None] = [None] * len(part.coded.wanted)
+    repeats: list[tuple[Pixels, Pixels]] = []
+    for picture, pixels in zip(part.picture[at].tolist(), out, strict=True):
+        first = targets[picture]
+        if first is None:
+            targets[picture] = pixels
+        else:  # a row that shows the same picture as the one before it
+            repeats.append((pixels, first))
+    decoder.decode(part.coded, targets)
+    for pixels, first in repeats:
+        pixels[:] = first

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import logging
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -83,33 +84,33 @@ class TorchcodecDecoder:
         self._pyav = PyavDecoder()
         self._equal: dict[Coding, bool] = {}
 
-    def decode(self, clip: CodedClip, out: Pixels, slots: Int) -> None:
+    def decode(self, clip: CodedClip, out: Sequence[Pixels | None]) -> None:
         """As VideoDecoder.decode."""
         kinds = {clip.table.coding(first) for first, _ in clip.spans}
         if clip.table.codec not in _ENTRIES or not all(self._equal.get(kind, True) for kind in kinds):
-            self._pyav.decode(clip, out, slots)
+            self._pyav.decode(clip, out)
             return
         try:
-            self._decode_here(clip, out, slots)
+            self._decode_here(clip, out)
         except (RuntimeError, ValueError, IndexError) as error:
-            self._pyav.decode(clip, out, slots)
+            self._pyav.decode(clip, out)
             _say_once(clip, f"torchcodec could not decode it, PyAV could: {_reason(error)}")
             return
         if not all(self._equal.get(kind) for kind in kinds):
-            self._compare(clip, kinds, out, slots)
+            self._compare(clip, kinds, out)
 
-    def _decode_here(self, clip: CodedClip, out: Pixels, slots: Int) -> None:
+    def _decode_here(self, clip: CodedClip, out: Sequence[Pixels | None]) -> None:
         """Raises one of torchcodec's errors, or a ValueError, if any picture can't be had."""
-        kept = np.flatnonzero(slots >= 0)
-        todo = dict(zip(clip.wanted[kept].tolist(), slots[kept].tolist(), strict=True))
-        for movie in _movies(clip, clip.wanted[kept]):
+        todo = {w: pixels for w, pixels in zip(clip.wanted.tolist(), out, strict=True) if pixels is not None}
+        for movie in _movies(clip, np.array(list(todo), np.int64)):
             wanted = [picture for picture in todo if picture in movie.index]
             index = np.array([movie.index[picture] for picture in wanted], np.int64)
-            batch = self._frames(movie, index, out.shape[1:3])
+            batch = self._frames(movie, index, todo[wanted[0]].shape[:2])
             # torchcodec gives the next picture instead of one that is lost.
             if not np.array_equal(np.rint(batch.pts_seconds.numpy() * _TICKS), movie.pts[index]):
                 raise ValueError("it gave other pictures than those asked for")
-            out[[todo.pop(picture) for picture in wanted]] = batch.data.numpy()
+            for picture, pixels in zip(wanted, batch.data.numpy(), strict=True):
+                todo.pop(picture)[:] = pixels
         if todo:
             raise ValueError(f"picture {min(todo)} is not among the frames to decode")
 
@@ -123,15 +124,13 @@ class TorchcodecDecoder:
             self._equal[movie.kind] = False
         return decoder.get_frames_at(index.tolist())
 
-    def _compare(self, clip: CodedClip, kinds: set[Coding], out: Pixels, slots: Int) -> None:
+    def _compare(self, clip: CodedClip, kinds: set[Coding], out: Sequence[Pixels | None]) -> None:
         """Decode a clip with PyAV too: settles who decodes videos of these kinds."""
-        used = slots[slots >= 0]
-        if len(used) == 0:
+        found = [None if pixels is None else pixels.copy() for pixels in out]
+        if all(pixels is None for pixels in found):
             return
-        expected = np.empty((len(used), *out.shape[1:]), np.uint8)
-        self._pyav.decode(clip, expected, np.where(slots >= 0, np.cumsum(slots >= 0) - 1, -1))
-        equal = np.array_equal(out[used], expected)
-        out[used] = expected
+        self._pyav.decode(clip, out)
+        equal = all(a is None or b is None or np.array_equal(a, b) for a, b in zip(found, out, strict=True))
         for kind in kinds:
             self._equal[kind] = self._equal.get(kind, True) and equal
         if not all(self._equal[kind] for kind in kinds):
@@ -204,7 +203,7 @@ def _movie(clip: CodedClip, coding: Coding, spans: list[tuple[int, int, int]]) -
     for begin, end, skip in spans:
         count = end - begin
         first.append(len(coded))
-        coded += _coded(clip, begin, end, skip)
+        coded += clip.coded(begin, end, skip)
         order = np.argsort(clip.table.pts[begin:end], kind="stable")
         rank = np.empty(count, np.int64)
         rank[order] = np.arange(count)
@@ -216,12 +215,6 @@ def _movie(clip: CodedClip, coding: Coding, spans: list[tuple[int, int, int]]) -
     frames = _Frames(coded, np.concatenate(dts), np.concatenate(pts), np.array(first, np.int64))
     index = {int(p): i for i, p in enumerate(np.concatenate(picture).tolist()) if p >= 0}
     return _Movie(coding, _mp4(clip, coding, frames), np.sort(frames.pts), index)
-
-
-def _coded(clip: CodedClip, begin: int, end: int, skip: int) -> list[memoryview]:
-    here = slice(skip, skip + end - begin)
-    where = zip(clip.buffer[here].tolist(), clip.at[here].tolist(), clip.table.size[begin:end].tolist(), strict=True)
-    return [memoryview(clip.buffers[buffer])[at : at + size] for buffer, at, size in where]
 
 
 def _mp4(clip: CodedClip, coding: Coding, frames: _Frames) -> bytearray:

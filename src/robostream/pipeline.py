@@ -16,22 +16,26 @@ from dataclasses import dataclass
 import numpy as np
 
 from robostream.assemble import Assembler, Batch, BufferPool
-from robostream.consumer import ClipWork, ConsumerOrder, SampleRun
+from robostream.consumer import ClipWork, ConsumerOrder, SampleRun, Turns
 from robostream.decode import VideoDecoder, decode_part
 from robostream.errors import DataFileError, RobostreamError
 from robostream.fetch import CameraPart, ClipFetcher, FetchedClip
 from robostream.metrics import Metrics
+from robostream.open_batches import OpenBatches, Pixels
 from robostream.plan import Int
 from robostream.pool import NEVER, FramePool
 
 
 @dataclass(frozen=True)
 class PipelineSettings:
-    """threads: that decode. fetch_threads, fetch_ahead: that read, and clips read ahead. ring: samples per lane.
+    """batch_size, across_epochs: of batches; those at the end of an epoch are short, or go on with the next one.
 
+    threads: that decode. fetch_threads, fetch_ahead: that read, and clips read ahead. ring: samples per lane.
     skip: leave out what can't be decoded instead of raising.
     """
 
+    batch_size: int
+    across_epochs: bool
     threads: int
     fetch_threads: int
     fetch_ahead: int
@@ -60,11 +64,12 @@ class _Clip:
 
 @dataclass(frozen=True, eq=False)
 class _Task:
-    """One camera of an admitted clip; fresh: int64, which of its frames must be decoded."""
+    """One camera of an admitted clip; fresh: int64, which of its frames must be decoded. out: where to."""
 
     clip: _Clip
     part: CameraPart
     fresh: Int
+    out: list[Pixels]
 
 
 class _Closed(Exception):
@@ -75,7 +80,9 @@ class Pipeline:
     """Delivers the samples of one consumer, in order.
 
     Args:
-        order: what to deliver. fetcher, assembler, pools: the stages.
+        order: what to deliver. fetcher, assembler: the stages.
+        pools: the decoded pictures of cameras that show pictures again. direct: those of the other cameras.
+        buffers: memory for batches.
         make_decoder: makes a decoder; called once in each thread.
         settings: sizes.
         lock: guards the pools; whoever else looks into them takes it. Reentrant, since a finalizer may need it.
@@ -87,6 +94,8 @@ class Pipeline:
         fetcher: ClipFetcher,
         assembler: Assembler,
         pools: Mapping[str, FramePool],
+        direct: OpenBatches,
+        buffers: BufferPool,
         make_decoder: Callable[[], VideoDecoder],
         settings: PipelineSettings,
         metrics: Metrics,
@@ -96,12 +105,16 @@ class Pipeline:
         self._fetcher = fetcher
         self._assembler = assembler
         self._pools = pools
+        self._direct = direct
+        self._turns = Turns(order, settings.batch_size, settings.across_epochs)
+        self.buffers = buffers
         self._make_decoder = make_decoder
-        self._settings = settings
+        self.settings = settings
         self.metrics = metrics
         self._pid = os.getpid()
         self.lock = lock
-        self._changed = threading.Condition(lock)
+        self._ready = threading.Condition(lock)  # what the consumer may wait for has come
+        self._room = threading.Condition(lock)  # a clip that waits to be admitted may find room
         self._admission = threading.Lock()
         self._tasks: deque[_Task] = deque()
         self._clips: dict[int, _Clip] = {}
@@ -124,13 +137,14 @@ class Pipeline:
 
     # The consumer's side -----------------------------------------------------------------------------------------
 
-    def take(self, count: int, buffers: BufferPool, across_epochs: bool = False) -> Batch | None:
-        """The next `count` samples as one batch; fewer at the end of an epoch, None when the epoch is over.
+    def take(self) -> Batch | None:
+        """The next batch; None when the epoch is over, and then the next call begins the next epoch.
 
-        After None, the next call begins the next epoch. Raises the first error of any stage.
+        Raises the first error of any stage.
         """
+        across_epochs = self.settings.across_epochs
         parts: list[Int] = []
-        missing = count
+        missing = self.settings.batch_size
         unreadable = ends = 0
         while missing:
             if self._next_run().epoch != self.position.epoch:
@@ -151,7 +165,9 @@ class Pipeline:
             missing -= len(ring)
         ring = np.concatenate(parts)
         with self.metrics.timed("assemble_s"):
-            batch = self._assembler.gather(ring, buffers)
+            with self.lock:
+                ready = self._direct.take()
+            batch = self._assembler.gather(ring, self.buffers, ready)
             self._release(ring)
         self.metrics.add("samples", len(ring))
         return batch
@@ -173,7 +189,7 @@ class Pipeline:
         return lane, place
 
     def _ring(self, lane: Int | int, place: Int) -> Int:
-        ring: Int = lane * self._settings.ring + place % self._settings.ring
+        ring: Int = lane * self.settings.ring + place % self.settings.ring
         return ring
 
     def _await_samples(self, lane: Int, place: Int) -> Int:
@@ -185,9 +201,10 @@ class Pipeline:
                 if len(mine):
                     self._wait_lane(k, mine)
             needed = np.unique(self._assembler.clip[ring]).tolist()
-            while not all(self._is_ready(self._clips[number]) for number in needed):
-                self._wait()
-        return self._without_skipped(ring) if self._settings.skip else ring
+            for number in needed:
+                while not self._is_ready(self._clips[number]):
+                    self._wait()
+        return self._without_skipped(ring) if self.settings.skip else ring
 
     def _without_skipped(self, ring: Int) -> Int:
         valid = self._assembler.valid[ring]
@@ -205,7 +222,7 @@ class Pipeline:
         last = int(place.max())
         while not (self._low[lane] and self._low[lane][-1].end > last):
             self._waiting = True
-            self._changed.notify_all()
+            self._room.notify_all()
             self._wait()
         self._waiting = False
 
@@ -213,12 +230,12 @@ class Pipeline:
         if clip.cameras_open:
             return False
         # Kept pictures may still be on their way, for the clip that asked for them first.
-        parts = [(self._pools[part.camera.key], part.slots) for part in clip.fetched.cameras]
-        return all(pool.decoded[slots].all() for pool, slots in parts if pool.keep)
+        parts = [(self._pools.get(part.camera.key), part.slots) for part in clip.fetched.cameras]
+        return all(pool.decoded[slots].all() for pool, slots in parts if pool is not None and pool.keep)
 
     def _wait(self) -> None:
         self._raise_error()
-        self._changed.wait()
+        self._ready.wait()
         self._raise_error()
 
     def _raise_error(self) -> None:
@@ -246,7 +263,7 @@ class Pipeline:
             for lane in self._low:
                 while len(lane) > 1 and lane[0].samples_open == 0:
                     lane.popleft()
-            self._changed.notify_all()
+            self._room.notify_all()
 
     # The threads' side -------------------------------------------------------------------------------------------
 
@@ -279,11 +296,15 @@ class Pipeline:
         with self.lock:
             if self._error is None:
                 self._error = error
-            self._changed.notify_all()
+            self._notify_all()
+
+    def _notify_all(self) -> None:
+        self._ready.notify_all()
+        self._room.notify_all()
 
     def _admit(self) -> None:
         """Admit the next clip: wait for its bytes and for memory, then make it known."""
-        while len(self._fetching) < self._settings.fetch_ahead:
+        while len(self._fetching) < self.settings.fetch_ahead:
             with self.lock:
                 if self._closed:
                     raise _Closed
@@ -294,33 +315,46 @@ class Pipeline:
             self._fail(error)  # before another thread can admit what comes after the clip that is lost
             raise
         work = fetched.work
-        ring = self._ring(work.lane, work.place + np.flatnonzero(work.pending))
+        places = work.place + np.flatnonzero(work.pending)
+        turns = self._turns.of(work.lane, places) if self._direct else np.empty(0, np.int64)
+        ring = self._ring(work.lane, places)
         end = work.place + len(work.pending)
         with self.lock:
-            while not self._has_room(fetched, end):
+            while not self._has_room(fetched, turns, end):
                 if self._closed or self._error is not None:
                     raise _Closed
-                self._changed.wait()
+                self._room.wait()
             clip = _Clip(fetched, ring, 0, len(ring), end)
             kept = any(pool.keep for pool in self._pools.values())
             next_use = self._next_use(work) if kept else NEVER
-            fresh = [(part, self._allocate(work, part, next_use)) for part in fetched.cameras]
-            tasks = [_Task(clip, part, frames) for part, frames in fresh if len(frames)]
+            tasks = [task for part in fetched.cameras if (task := self._task(clip, part, turns, next_use))]
             clip.cameras_open = len(tasks)
             self._clips[work.number] = clip
             self._low[work.lane].append(clip)
             self._assembler.admit(fetched, ring)
             self._tasks.extend(tasks)
             self.metrics.add("clips")
-            self._changed.notify_all()
+            if self._waiting:
+                self._ready.notify_all()
 
-    def _has_room(self, fetched: FetchedClip, end: int) -> bool:
+    def _task(self, clip: _Clip, part: CameraPart, turns: Int, next_use: int) -> _Task | None:
+        """What is to be decoded for a part, and where to; None if all of it is here."""
+        key = part.camera.key
+        if key in self._direct:
+            return _Task(clip, part, np.arange(len(part.frames)), self._direct.pictures(key, turns))
+        fresh = self._allocate(clip.fetched.work, part, next_use)
+        return _Task(clip, part, fresh, self._pools[key].pictures(part.slots[fresh])) if len(fresh) else None
+
+    def _has_room(self, fetched: FetchedClip, turns: Int, end: int) -> bool:
         lane = self._low[fetched.work.lane]
-        if lane and end - (lane[0].end - len(lane[0].fetched.work.pending)) > self._settings.ring:
+        if lane and end - (lane[0].end - len(lane[0].fetched.work.pending)) > self.settings.ring:
             return False
         if self._waiting or not self._clips:
             return True
-        return all(self._pools[p.camera.key].fits(int((p.slots < 0).sum())) for p in fetched.cameras)
+        if len(turns) and not self._direct.fits(int(turns.max())):
+            return False
+        pooled = [(self._pools[part.camera.key], part) for part in fetched.cameras if part.camera.key in self._pools]
+        return all(pool.fits(int((part.slots < 0).sum())) for pool, part in pooled)
 
     def _allocate(self, work: ClipWork, part: CameraPart, next_use: int) -> Int:
         """Give a part's pictures their slots; returns int64, which of its frames must be decoded."""
@@ -349,24 +383,25 @@ class Pipeline:
         return NEVER
 
     def _decode(self, decoder: VideoDecoder, task: _Task) -> None:
-        part, pool = task.part, self._pools[task.part.camera.key]
-        slots = part.slots[task.fresh]
+        part, pool = task.part, self._pools.get(task.part.camera.key)
         broken = False
         try:
             with self.metrics.timed("decode_s"):
-                decode_part(decoder, part, task.fresh, pool.pixels, task.clip.fetched.where)
+                decode_part(decoder, part, task.fresh, task.out, task.clip.fetched.where)
         except RobostreamError as error:
             message = f"{task.clip.fetched.where}, {part.camera.key}: {error}"
-            if not self._settings.skip:
+            if not self.settings.skip:
                 raise type(error)(message) from error
             broken = True
             self._fetcher.warn_once(message, f"{message} Left out its samples.")
-        self.metrics.add("frames_decoded", len(slots))
+        self.metrics.add("frames_decoded", len(task.fresh))
         with self.lock:
-            pool.finish(slots, broken)
+            if pool is not None:
+                pool.finish(part.slots[task.fresh], broken)
             task.clip.cameras_open -= 1
             part.drop_bytes()
-            self._changed.notify_all()
+            if pool is not None or task.clip.cameras_open == 0:
+                self._ready.notify_all()
 
     @property
     def is_open(self) -> bool:
@@ -378,7 +413,7 @@ class Pipeline:
             return  # a forked child has none of the threads, and its copy of the locks may never open
         with self.lock:
             self._closed = True
-            self._changed.notify_all()
+            self._notify_all()
 
     def close(self) -> None:
         """End all threads and drop what was decoded. Safe to call again."""

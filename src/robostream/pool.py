@@ -98,6 +98,10 @@ class FramePool:
             done = done[(self._next_use[done] == NEVER) | (self._owner[done, 0] < 0)]
         self._drop(done)
 
+    def pictures(self, slots: Int) -> list[npt.NDArray[np.uint8]]:
+        """The memory of slots: uint8 [H, W, C] each."""
+        return [self.pixels[slot] for slot in slots.tolist()]
+
     def finish(self, slots: Int, broken: bool = False) -> None:
         """These pictures are decoded, or could not be (`broken`): then they are not kept."""
         self.decoded[slots] = True

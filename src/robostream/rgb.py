@@ -41,26 +41,33 @@ class RgbConverter:
 
     def __init__(self) -> None:
         self._reformatter = VideoReformatter()
-        self._direct: dict[_Kind, _Scaler | None] = {}
-        self._trials: dict[_Kind, int] = {}
+        self._trusted: dict[_Kind, _Scaler] = {}
+        self._trials: dict[_Kind, tuple[_Scaler | None, int]] = {}  # None: the direct way won't do
 
-    def convert(self, frame: av.VideoFrame, out: Pixels, address: int) -> None:
-        """Write a frame to `out`, uint8 [H, W, 3], contiguous, of the frame's size; `address` is where it lies."""
+    def convert(self, frame: av.VideoFrame, out: Pixels) -> None:
+        """Write a frame to `out`, uint8 [H, W, 3], contiguous, of the frame's size."""
         kind = (frame.format.name, frame.width, frame.height, frame.colorspace, frame.color_range)
-        if kind not in self._direct:
-            self._direct[kind] = _Scaler.make(frame)
-            self._trials[kind] = _TRIALS
-        scaler = self._direct[kind]
+        scaler = self._trusted.get(kind)
+        if scaler is not None:
+            scaler.scale(frame, out)
+            return
+        self._reformat(frame, out)
+        self._try(kind, frame, out)
+
+    def _try(self, kind: _Kind, frame: av.VideoFrame, expected: Pixels) -> None:
+        """Compare the direct way with the reformatter's; after some equal pictures of a kind, it is trusted."""
+        if kind not in self._trials:
+            self._trials[kind] = (_Scaler.make(frame), _TRIALS)
+        scaler, left = self._trials[kind]
         if scaler is None:
-            self._reformat(frame, out)
-        elif self._trials[kind]:
-            self._reformat(frame, out)
-            self._trials[kind] -= 1
-            if not scaler.agrees(frame, out):
-                log.info("frames of %s are converted through PyAV, with one more copy", kind)
-                self._direct[kind] = None
+            return
+        if not scaler.agrees(frame, expected):
+            log.info("frames of %s are converted through PyAV, with one more copy", kind)
+            self._trials[kind] = (None, 0)
+        elif left > 1:
+            self._trials[kind] = (scaler, left - 1)
         else:
-            scaler.scale(frame, address)
+            self._trusted[kind] = scaler
 
     def _reformat(self, frame: av.VideoFrame, out: Pixels) -> None:
         height, width = out.shape[:2]
@@ -73,12 +80,14 @@ class _Scaler:
     """swscale's context for one kind of frame."""
 
     def __init__(self, library: ctypes.CDLL, context: int, frame: av.VideoFrame) -> None:
-        self._library = library
+        self._library, self._scale = library, library.sws_scale
         self._context = context
         self._height = frame.height
         # Filled in anew for each frame; making them anew would cost more than the call.
         self._source, self._source_strides = _Pointers(), _Strides()
         self._target, self._target_strides = _Pointers(), _Strides(frame.width * 3, 0, 0, 0)
+        arrays = (self._source, self._source_strides, self._target, self._target_strides)
+        self._arguments = tuple(ctypes.addressof(array) for array in arrays)
         self._bytes = frame.width * frame.height * 3
 
     @classmethod
@@ -93,15 +102,14 @@ class _Scaler:
         context = swscale.sws_getContext(*size, source, *size, target, _BILINEAR, None, None, None)
         return cls(swscale, context, frame) if context else None
 
-    def scale(self, frame: av.VideoFrame, address: int) -> None:
-        """Write the RGB picture to memory at `address`."""
+    def scale(self, frame: av.VideoFrame, out: Pixels) -> None:
+        """Write the RGB picture to the memory that begins with `out`."""
         for i, plane in enumerate(frame.planes):
             self._source[i] = plane.buffer_ptr
             self._source_strides[i] = plane.line_size
-        self._target[0] = address
-        lines = self._library.sws_scale(
-            self._context, self._source, self._source_strides, 0, self._height, self._target, self._target_strides
-        )
+        self._target[0] = ctypes.addressof(ctypes.c_ubyte.from_buffer(out))  # type: ignore[arg-type]  # the quickest way to its address
+        source, strides, target, target_strides = self._arguments
+        lines = self._scale(self._context, source, strides, 0, self._height, target, target_strides)
         if lines != self._height:
             raise ValueError(f"swscale wrote {lines} of {self._height} lines")
 
@@ -109,7 +117,7 @@ class _Scaler:
         """Whether this gives the expected picture and writes nothing beyond it."""
         for guard in (0x5A, 0xA5):
             trial = np.full(self._bytes + _GUARD, guard, np.uint8)
-            self.scale(frame, trial.ctypes.data)
+            self.scale(frame, trial)
             if not np.array_equal(trial[: self._bytes], expected.reshape(-1)):
                 return False
             if (trial[self._bytes :] != guard).any():
@@ -136,9 +144,8 @@ def _libraries() -> tuple[ctypes.CDLL, ctypes.CDLL] | None:
         avutil.av_get_pix_fmt.argtypes = [ctypes.c_char_p]
         swscale.sws_getContext.restype = ctypes.c_void_p
         swscale.sws_getContext.argtypes = [ctypes.c_int] * 7 + [ctypes.c_void_p] * 3
-        swscale.sws_scale.argtypes = [
-            ctypes.c_void_p, _Pointers, _Strides, ctypes.c_int, ctypes.c_int, _Pointers, _Strides
-        ]  # fmt: skip
+        address, number = ctypes.c_void_p, ctypes.c_int
+        swscale.sws_scale.argtypes = [address, address, address, number, number, address, address]
     except (OSError, AttributeError):
         return None
     return avutil, swscale

@@ -35,6 +35,13 @@ class CodedClip:
     buffer: Int
     at: Int
 
+    def coded(self, first: int, last: int, skip: int) -> list[memoryview]:
+        """The bytes of each frame of the span [first, last); skip: frames of the spans before it."""
+        here = slice(skip, skip + last - first)
+        places = self.buffer[here].tolist(), self.at[here].tolist(), self.table.size[first:last].tolist()
+        buffers = [memoryview(data) for data in self.buffers]
+        return [buffers[buffer][at : at + size] for buffer, at, size in zip(*places, strict=True)]
+
     @property
     def bytes_read(self) -> int:
         return sum(map(len, self.buffers))

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import islice
 
 import av
-import numpy as np
 from av.video.reformatter import VideoReformatter
 
 from robostream.build import Share
@@ -85,11 +84,8 @@ def _decode_until(clips: list[CodedClip], k: int, step: int, end: float, counts:
 def _decode_span(
     context: av.VideoCodecContext, reformatter: VideoReformatter, clip: CodedClip, first: int, last: int, skip: int
 ) -> None:
-    sizes = clip.table.size[first:last].tolist()
-    places = np.stack([clip.buffer, clip.at], axis=1)[skip : skip + last - first].tolist()
-    for i, (buffer, at) in enumerate(places):
-        packet = av.Packet(clip.buffers[buffer][at : at + sizes[i]])
-        for frame in context.decode(packet):
+    for coded in clip.coded(first, last, skip):
+        for frame in context.decode(av.Packet(coded)):  # type: ignore[arg-type]
             reformatter.reformat(frame, **REFORMAT)
     for frame in context.decode(None):
         reformatter.reformat(frame, **REFORMAT)
