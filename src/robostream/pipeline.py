@@ -341,6 +341,7 @@ class Pipeline:
         """What is to be decoded for a part, and where to; None if all of it is here."""
         key = part.camera.key
         if key in self._direct:
+            self.metrics.add("pool_misses", len(part.frames))
             return _Task(clip, part, np.arange(len(part.frames)), self._direct.pictures(key, turns))
         fresh = self._allocate(clip.fetched.work, part, next_use)
         return _Task(clip, part, fresh, self._pools[key].pictures(part.slots[fresh])) if len(fresh) else None
