@@ -159,13 +159,15 @@ def test_keyframes_far_apart_and_fewer_than_declared(tmp_path: Path) -> None:
     assert kinds(found) == ["fewer-keyframes", "b-frames"]
     assert "a keyframe every 30 frames, where info.json declares one every 2" in found.findings[0].what
     assert not found.failed
-    only_one = look(file_with(tmp_path, encode(VideoRecipe("libx264", {"g": "250", "bf": "0"}), 80)))
+    only_one = look(
+        file_with(tmp_path, encode(VideoRecipe("libx264", {"g": "250", "bf": "0", "sc_threshold": "0"}), 80))
+    )
     assert kinds(only_one) == ["keyframes-far", "moov-at-tail"]
     assert "only one keyframe in 80 pictures" in only_one.findings[0].what
 
 
 def test_bframes_and_a_tail_index_are_notes(tmp_path: Path) -> None:
-    options = {"preset": "veryfast", "g": "12", "bf": "3", "x264-params": "b-adapt=0"}
+    options = {"preset": "veryfast", "g": "12", "bf": "3", "b_strategy": "0", "sc_threshold": "0"}
     found = look(file_with(tmp_path, encode(VideoRecipe("libx264", options))))
     assert kinds(found) == ["moov-at-tail", "b-frames"]
     assert {finding.severity for finding in found.findings} == {Severity.note}
