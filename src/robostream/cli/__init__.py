@@ -10,6 +10,7 @@ from robostream.cli.demo import demo
 from robostream.cli.diagnose import diagnose
 from robostream.cli.peek import peek
 from robostream.cli.synth import synth
+from robostream.cli.transcode import transcode
 
 __all__ = ["app"]
 
@@ -26,3 +27,4 @@ app.command("demo")(demo)
 app.command("diagnose")(diagnose)
 app.command("peek")(peek)
 app.command("synth")(synth)
+app.command("transcode")(transcode)
