@@ -13,7 +13,8 @@ from robostream.errors import DecodeError
 from robostream.mp4 import SampleTable
 
 _BLOCK = 8  # pixels; means over blocks see motion and not the noise that coding removes
-_DIFFERENT = 6.0  # levels by which a block's mean must differ between neighbours to tell them apart
+_DIFFERENT = 12.0  # levels by which a block's mean must differ between neighbours to tell them apart
+_FAR = 4.0  # how far a block's mean may be off, for the mean error that min_psnr allows
 
 Means = np.ndarray  # float32 [H / 8, W / 8, 3]
 
@@ -51,9 +52,10 @@ def check_index(name: str, source: SampleTable, made: SampleTable, codec: str, s
 def check_pictures(name: str, source: Iterable[Pixels], made: Iterable[Pixels], min_psnr: float) -> Checked:
     """Compare the pictures of two videos one by one, uint8 [H, W, 3] in order.
 
-    Each must be within `min_psnr` of its own source, and closer to it than to the pictures before and after, wherever
-    these differ. Raises DecodeError, naming file and picture.
+    Each must be within `min_psnr` of its own source, in no block far from it, and closer to it than to the pictures
+    before and after, wherever these differ. Raises DecodeError, naming file and picture.
     """
+    far = _FAR * 255 / 10 ** (min_psnr / 20)
     values: list[float] = []
     told_apart = 0
     for number, (psnr, own, made_means, neighbours) in enumerate(_compared(source, made)):
@@ -62,13 +64,19 @@ def check_pictures(name: str, source: Iterable[Pixels], made: Iterable[Pixels], 
                 f"{name}: picture {number} is {psnr:.1f} dB from its source, less than {min_psnr:g}; ask for a better "
                 "quality (a lower crf) or for less (a lower min_psnr)"
             )
+        if np.abs(made_means - own).max(initial=0) > far:
+            raise DecodeError(
+                f"{name}: part of picture {number} is not what its source shows; ask for a better quality (a lower "
+                "crf) or for less (a lower min_psnr)"
+            )
         values.append(psnr)
         apart = False
         for step, other in neighbours:
             closer, differs = _closeness(made_means, own, other)
             if closer:
                 raise DecodeError(
-                    f"{name}: picture {number} looks like picture {number + step} of the source, not like its own"
+                    f"{name}: picture {number} looks more like picture {number + step} of the source than like its "
+                    "own, at this quality at least (a lower crf is better)"
                 )
             apart |= differs
         told_apart += apart
