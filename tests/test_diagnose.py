@@ -259,13 +259,6 @@ def test_the_prediction_follows_from_the_speed_of_a_core(monkeypatch: pytest.Mon
     assert windows.frames_per_sample > 2 * single.frames_per_sample  # short episodes, windows of seven seconds
 
 
-def test_speed_with_other_keyframes() -> None:
-    speed = Speed(sequential=1000, random=500, keyframe_ms=1.5)  # 2 ms for two frames: 1.5 + 0.5
-    assert speed.random_costs == 2
-    assert speed.with_spacing(2, 2) == pytest.approx(1000)
-    assert speed.with_spacing(2, 10) == pytest.approx(1e3 * 10 / (1.5 + 9 * 0.5))
-
-
 def test_the_command_on_a_good_dataset() -> None:
     result = run("--root", GOLDEN / "av1_multifile/dataset", "--seconds", 0.2, "--mode", "sarm_images")
     assert result.exit_code == 0, result.output

@@ -150,4 +150,4 @@ def _time(target: Target, table: SampleTable, mode: Mode, seconds: float, found:
     found.prediction = predict(target, table, found.speed, mode)
     frames = target.meta.total_frames if target.meta is not None else None
     assert found.index is not None
-    found.advice = advise(found.prediction, found.index, found.speed, frames=frames, gpu=found.gpu, video=found.coded)
+    found.advice = advise(found.prediction, found.index, frames=frames, gpu=found.gpu, video=found.coded)

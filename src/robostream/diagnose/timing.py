@@ -32,14 +32,6 @@ class Speed:
         """How many times as long a picture takes at random."""
         return self.sequential / self.random
 
-    def with_spacing(self, now: int, then: int) -> float:
-        """What `sequential` would be with a keyframe every `then` frames instead of every `now`, if the pictures
-        between them cost what they cost now."""
-        keyframe = self.keyframe_ms
-        group = 1e3 * now / self.sequential
-        between = max(0.0, (group - keyframe) / (now - 1)) if now > 1 else keyframe
-        return 1e3 * then / (keyframe + (then - 1) * between)
-
 
 def measure_speed(target: Target, table: SampleTable, seconds: float) -> Speed:
     """Decode parts of a file for about `seconds` seconds. Reading is not timed.

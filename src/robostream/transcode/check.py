@@ -14,7 +14,7 @@ from robostream.mp4 import SampleTable
 
 _BLOCK = 8  # pixels; means over blocks see motion and not the noise that coding removes
 _DIFFERENT = 12.0  # levels by which a block's mean must differ between neighbours to tell them apart
-_FAR = 4.0  # how far a block's mean may be off, for the mean error that min_psnr allows
+_FAR = 6.0  # how far a block's mean may be off, for the mean error that min_psnr allows
 
 Means = np.ndarray  # float32 [H / 8, W / 8, 3]
 
