@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from robostream import StreamingLeRobotDataset
 from robostream.cli import app
-from robostream.errors import DecodeError, SettingError
+from robostream.errors import DecodeError, SelectionError, SettingError
 from robostream.mp4 import SampleTable
 from robostream.source import LocalSource
 from robostream.synth import SynthSettings, read_barcode, split_barcode, write_dataset
@@ -31,6 +31,7 @@ from robostream.transcode.journal import NAME
 from robostream.transcode.reader import read_pictures
 from robostream.video import VideoIndex
 
+GOLDEN = Path(__file__).parent / "golden"
 SOURCE = SynthSettings(
     episodes=[14, 9, 11],
     cameras=2,
@@ -199,6 +200,24 @@ def test_depth_cameras_are_copied(src: Path, tmp_path: Path) -> None:
         assert (tmp_path / "out" / path).read_bytes() == (src / path).read_bytes()
     after = json.loads((tmp_path / "out/meta/info.json").read_text())
     assert after["features"]["observation.images.cam1"] == info["features"]["observation.images.cam1"]
+
+
+def test_cameras_that_are_not_wanted_are_left_out(src: Path, tmp_path: Path) -> None:
+    root, kept = tmp_path / "src", "observation.images.cam0"
+    copy_tree(src, root)
+    for path in root.glob("videos/observation.images.cam1/*/*.mp4"):
+        path.unlink()
+    arguments = ["transcode", root, tmp_path / "out", "--preset", "ultrafast"]
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == 1
+    assert f"on the command line: --cameras {kept}" in result.stderr
+    result = CliRunner().invoke(app, [str(argument) for argument in [*arguments, "--cameras", kept]])
+    assert result.exit_code == 0, result.output
+    dataset = StreamingLeRobotDataset(root=tmp_path / "out")
+    assert dataset.meta.camera_keys == [kept]
+    assert len(list(dataset)) == sum(SOURCE.lengths)
+    with pytest.raises(SelectionError, match="no cameras in video files"):
+        transcode(GOLDEN / "images_png/dataset", tmp_path / "none", settings())
 
 
 def copy_tree(source: Path, target: Path) -> None:

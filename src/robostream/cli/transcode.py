@@ -10,7 +10,7 @@ import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from robostream.cli.common import console, error_console, facts, heading, size_text
+from robostream.cli.common import CamerasOption, console, error_console, facts, heading, size_text
 from robostream.transcode import Summary, TranscodeSettings
 from robostream.transcode import transcode as run
 
@@ -39,6 +39,7 @@ def transcode(
     preset: Annotated[
         str | None, typer.Option(help="The encoder's. [default: h264 and hevc fast, av1 10]", show_default=False)
     ] = None,
+    cameras: CamerasOption = None,
     threads: Annotated[int, typer.Option(min=0, help="Files at once; 0 for one a core.")] = 0,
     min_psnr: Annotated[
         float, typer.Option("--min-psnr", help="How close each picture must be to its source, in dB.")
@@ -64,6 +65,7 @@ def transcode(
                 src,
                 out,
                 settings,
+                cameras=cameras,
                 threads=threads or None,
                 progress=lambda done, total: bar.update(task, completed=done, total=total),
             )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from robostream.dataset import _source as open_source
-from robostream.errors import SelectionError, SettingError
+from robostream.errors import MetadataError, SelectionError, SettingError
 from robostream.metadata import DatasetMetadata, Feature, load_metadata
 from robostream.source import Source
 
@@ -56,8 +56,7 @@ def find_target(
     source = open_source(repo_id, root, data_files_root)
     if file is not None:
         return Target(source, file)
-    # Only the metadata is read: a camera without its file is to be found here, not refused.
-    meta = load_metadata(source, repo_id=repo_id)
+    meta = _metadata(source, camera)
     if not meta.video_keys:
         raise SelectionError("the dataset has no cameras in video files: there is nothing to decode")
     camera = camera or meta.video_keys[0]
@@ -76,6 +75,16 @@ def find_target(
         int(placement.base[row]),
         int(meta.episodes.length[row]),
     )
+
+
+def _metadata(source: Source, camera: str | None) -> DatasetMetadata:
+    """All cameras' metadata, or if another one has no files, that of the camera asked for."""
+    try:
+        return load_metadata(source)
+    except MetadataError:
+        if camera is None:
+            raise
+        return load_metadata(source, cameras=[camera])
 
 
 def _alone(file: str | None) -> Target:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +42,17 @@ def other_files(source: Source, data_files: Iterable[str]) -> list[str]:
     return [*data_files, *meta, *cards]
 
 
-def write_info(source: Source, out: Path, settings: TranscodeSettings, sizes: dict[str, tuple[int, int]]) -> None:
-    """Write info.json for the new videos. sizes: (width, height) of each camera that was re-encoded."""
+def write_info(
+    source: Source, out: Path, settings: TranscodeSettings, sizes: dict[str, tuple[int, int]], cameras: Sequence[str]
+) -> None:
+    """Write info.json for the new videos. sizes: (width, height) of each camera that was re-encoded. cameras: all that
+    are kept."""
     info = read_json(source, INFO_PATH)
+    info["features"] = {
+        key: feature
+        for key, feature in info["features"].items()
+        if feature["dtype"] not in ("video", "image") or key in cameras
+    }
     for key, (width, height) in sizes.items():
         _update(info["features"][key], settings, width, height)
     target = out / INFO_PATH

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from robostream.errors import MetadataError, SettingError
+from robostream.errors import SelectionError, SettingError
 from robostream.metadata import DatasetMetadata, load_metadata
 from robostream.metadata.info import INFO_PATH
 from robostream.source import LocalSource
@@ -65,31 +65,32 @@ def transcode(
     out: str | os.PathLike[str],
     settings: TranscodeSettings,
     *,
+    cameras: Sequence[str] | None = None,
     threads: int | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Summary:
     """Re-encode the videos of the dataset in `root` into a dataset in `out`.
 
     A run that was ended goes on where it stopped when it is called again. At most `threads` unfinished files exist at
-    a time. `out` has its info.json only when all is done.
+    a time. `out` has its info.json only when all is done. cameras: the keys of those to keep; None for all.
 
     Raises SettingError if `out` is in use for something else or the settings can't work, DecodeError or DataFileError
     if a file can't be read or its copy fails the check; the finished files stay.
     """
     source, target = LocalSource(root), Path(out).expanduser().absolute()
     _check_apart(source.root.resolve(), target.resolve())
-    meta = load_metadata(source)
+    meta = load_metadata(source, cameras=cameras)
     jobs, depth = _jobs(meta)
-    for key in meta.video_keys:
-        if key not in meta.depth_keys and not any(job.camera == key for job in jobs):
-            raise MetadataError(f"the camera {key!r} has no video files")
+    if not jobs:
+        raise SelectionError(f"{source.root}: no cameras in video files to re-encode")
     digest = hashlib.sha256(source.read(INFO_PATH)).hexdigest()[:16]
-    journal = Journal(target, {"source": str(source.root), "info": digest, "settings": settings.to_json()})
+    begun = {"source": str(source.root), "info": digest, "cameras": meta.camera_keys, "settings": settings.to_json()}
+    journal = Journal(target, begun)
     run = _Run(meta, target, settings, journal, jobs, threads or os.cpu_count() or 1, progress)
     results = run.all()
     copy_files(source, target, [*depth, *other_files(source, meta.episodes.data_files)])
     sizes = {job.camera: tuple(result["size"]) for job, result in zip(jobs, results, strict=True)}
-    write_info(source, target, settings, sizes)
+    write_info(source, target, settings, sizes, meta.camera_keys)
     return _summary(source, jobs, results, run.kept, len(depth))
 
 
