@@ -41,8 +41,8 @@ def try_pyav(target: Target, table: SampleTable, picture: int) -> tuple[Attempt,
     try:
         clip = fetch_clip(target.source, target.path, table, np.array([picture]))
         open_context(target.name, table.coding(int(table.presented[picture])))
-        out = np.empty((1, table.height, table.width, 3), np.uint8)
-        PyavDecoder().decode(clip, out, np.zeros(1, np.int64))
+        out = np.empty((table.height, table.width, 3), np.uint8)
+        PyavDecoder().decode(clip, [out])
     except RobostreamError as failure:
         finding = _judge_decoding(failure, table)
         return Attempt("pyav", "cpu", None, _line(failure)), finding

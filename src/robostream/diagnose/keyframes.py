@@ -45,7 +45,7 @@ def _decode(target: Target, table: SampleTable, wanted: Int) -> np.ndarray | Non
     """The pictures at positions `wanted`, uint8 [K, H, W, 3]; None if they don't come out."""
     out = np.zeros((len(wanted), table.height, table.width, 3), np.uint8)
     try:
-        PyavDecoder().decode(fetch_clip(target.source, target.path, table, wanted), out, np.arange(len(wanted)))
+        PyavDecoder().decode(fetch_clip(target.source, target.path, table, wanted), list(out))
     except DecodeError:
         return None
     return out

@@ -84,11 +84,11 @@ def _rate(decoder: PyavDecoder, clips: Iterator[CodedClip], seconds: float) -> f
     for calls, clip in enumerate(clips):
         if out is None or len(out) < len(clip.wanted):
             out = np.zeros((len(clip.wanted), clip.table.height, clip.table.width, 3), np.uint8)
-        slots = np.arange(len(clip.wanted))
+        pixels = list(out[: len(clip.wanted)])
         if calls == 0:
-            decoder.decode(clip, out, slots)  # opens the decoder and touches the memory
+            decoder.decode(clip, pixels)  # opens the decoder and touches the memory
         begin = time.thread_time()
-        decoder.decode(clip, out, slots)
+        decoder.decode(clip, pixels)
         spent += time.thread_time() - begin
         pictures += len(clip.wanted)
         if calls + 1 >= _MIN_CALLS and time.perf_counter() >= end and spent > 0:
