@@ -15,6 +15,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from robostream.assemble import Batch, BufferPool, Sample, split
 from robostream.build import Blueprint, Settings, Share, decoder_factory
 from robostream.consumer import ConsumerOrder
+from robostream.decode_device import check_decode_device
 from robostream.distributed import resolve_rank
 from robostream.epochs import EpochCounter
 from robostream.errors import SettingError, StateError
@@ -68,7 +69,7 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
         rank, world_size: of this process; by default from Accelerate, torch.distributed or the environment.
         video_decoder_cache_size: accepted for lerobot's sake; nothing is sought, so there is no decoder to cache.
         data_files_root: URL of the folder that holds the data, where that is not the Hub or `root`.
-        video_decode_device: "cpu".
+        video_decode_device: "cpu". `robostream diagnose` says what a GPU could decode.
         cameras: the camera keys to use; None for all.
         features: the other keys to use; index columns always stay.
         timestamps: "check" holds the rows' clock against the video's; "index" takes picture k for row k.
@@ -128,7 +129,7 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
         super().__init__()
         _one_of("timestamps", timestamps, ("check", "index"))
         _one_of("on_error", on_error, ("raise", "skip"))
-        _one_of("video_decode_device", video_decode_device, ("cpu",))
+        check_decode_device(video_decode_device)
         if image_transforms is not None and not callable(image_transforms):
             raise SettingError(f"image_transforms={image_transforms!r} can't be called")
         if num_threads is not None and num_threads < 1:

@@ -8,9 +8,11 @@ from robostream.cli.bench import bench
 from robostream.cli.common import CleanErrors
 from robostream.cli.compare import compare
 from robostream.cli.demo import demo
+from robostream.cli.diagnose import diagnose
 from robostream.cli.peek import peek
 from robostream.cli.summarize import summarize
 from robostream.cli.synth import synth
+from robostream.cli.transcode import transcode
 
 __all__ = ["app"]
 
@@ -25,6 +27,8 @@ app = typer.Typer(
 app.command("bench")(bench)
 app.command("compare")(compare)
 app.command("demo")(demo)
+app.command("diagnose")(diagnose)
 app.command("peek")(peek)
 app.command("summarize")(summarize)
 app.command("synth")(synth)
+app.command("transcode")(transcode)
