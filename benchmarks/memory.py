@@ -18,7 +18,7 @@ from rich.table import Table
 _RUN = """
 import json, sys
 from robostream import StreamingLeRobotDataset, StreamLoader
-from robostream.bench.measure import peak_rss
+from robostream.machine import peak
 root, buffer_size, epochs = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 dataset = StreamingLeRobotDataset(root=root, buffer_size=buffer_size, return_uint8=True)
 peaks = []
@@ -26,7 +26,7 @@ with StreamLoader(dataset, 64) as loader:
     for _ in range(epochs):
         for batch in loader:
             pass
-        peaks.append(peak_rss())
+        peaks.append(peak())
     print(json.dumps({"bound": loader.memory_bound, "peaks": peaks}))
 """
 

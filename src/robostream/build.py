@@ -29,6 +29,8 @@ from robostream.sizing import Room, Sizes, longest_clip, reach, room, settle
 from robostream.video import INDEX_BYTES, VideoIndex
 from robostream.windows import Window
 
+FETCH_THREADS = 2  # of each consumer
+
 
 def decoder_factory(backend: str) -> Callable[[], VideoDecoder]:
     """What makes a decoder of this backend: "pyav" or "torchcodec". Raises SettingError if it can't be used here."""
@@ -243,7 +245,9 @@ class Blueprint:
             assembler,
             pools,
             self.make_decoder,
-            PipelineSettings(threads=threads, fetch_threads=2, fetch_ahead=ahead, ring=ring, skip=self.settings.skip),
+            PipelineSettings(
+                threads=threads, fetch_threads=FETCH_THREADS, fetch_ahead=ahead, ring=ring, skip=self.settings.skip
+            ),
             metrics,
             lock,
         )

@@ -19,8 +19,9 @@ from robostream.distributed import resolve_rank
 from robostream.epochs import EpochCounter
 from robostream.errors import SettingError, StateError
 from robostream.fetch import Camera
+from robostream.machine import cores
 from robostream.metadata import DatasetMetadata, Feature, load_metadata, select_episodes
-from robostream.metrics import Metrics
+from robostream.metrics import Board
 from robostream.pipeline import Pipeline, Position
 from robostream.plan import Plan
 from robostream.source import LocalSource, Source
@@ -28,6 +29,7 @@ from robostream.state import State, make_state, read_state, worker_shares
 from robostream.windows import resolve_windows
 
 Transform = Callable[[torch.Tensor], torch.Tensor]
+Windows = Mapping[str, Sequence[float]]
 
 _BLOCK = 8  # samples gathered at once for sample-wise iteration
 _MAX_WORKERS = 1024
@@ -49,7 +51,8 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
         root: local folder of the dataset. No network is used then.
         episodes: indices of the episodes to use; None for all. They come in the dataset's order.
         image_transforms: called with each RGB picture, [C, H, W] or [T, C, H, W], after windows are stacked.
-        delta_timestamps: for each key, offsets in seconds from the frame; each must be a multiple of 1/fps.
+        delta_timestamps: for each key, offsets in seconds from the frame; each must be a multiple of 1/fps. Or a
+            function that makes them of the dataset's metadata.
         tolerance_s: how far offsets may lie from multiples of 1/fps, and pictures' times from rows' times.
         revision: tag, branch or commit on the Hub.
         force_cache_sync: fetch the Hub's metadata again.
@@ -93,7 +96,7 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
         root: str | os.PathLike[str] | None = None,
         episodes: Sequence[int] | None = None,
         image_transforms: Transform | None = None,
-        delta_timestamps: Mapping[str, Sequence[float]] | None = None,
+        delta_timestamps: Windows | Callable[[DatasetMetadata], Windows | None] | None = None,
         tolerance_s: float = 1e-4,
         revision: str | None = None,
         force_cache_sync: bool = False,
@@ -157,6 +160,8 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
             revision=revision,
             root=None if root is None else Path(root),
         )
+        if callable(delta_timestamps):
+            delta_timestamps = delta_timestamps(self.meta)
         windows = resolve_windows(delta_timestamps, self.meta.features, self.meta.info.fps, tolerance_s)
         self.blueprint = Blueprint(
             self.meta, select_episodes(self.meta.episodes, episodes), windows, settings, decoder_factory(video_backend)
@@ -167,7 +172,8 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
         self._in_workers: torch.Tensor = torch.zeros(1, dtype=torch.bool)
         for shared in (self._resume_left, self._in_workers):
             shared.share_memory_()  # type: ignore[no-untyped-call]
-        self._metrics = Metrics()
+        self._board = Board()
+        self._metrics = self._board.metrics()
         self._pipeline: _Running | None = None
         self._resume: State | None = None
         self._block = Position(0, ())  # where the block of samples began that is being handed out
@@ -255,7 +261,7 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
     def _start(self) -> Pipeline:
         """The pipeline of this process, at the start of its next epoch (or where a loaded state says)."""
         if self._metrics.pid != os.getpid():
-            self._metrics = Metrics()
+            self._metrics = self._board.metrics()
         share = self._share()
         share, start = self._resumed(share) or (share, Position(self._epochs.next(), ()))
         self._epochs.begun(start.epoch)
@@ -422,8 +428,8 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
         return self.blueprint.memory_bound(self._share(), self.num_threads or _threads())
 
     def metrics(self) -> dict[str, float]:
-        """Counters and stage timings of this process so far; see `robostream.metrics.Metrics`."""
-        return self._metrics.snapshot()
+        """Counters and stage timings so far, of this process and its DataLoader workers; see `robostream.metrics`."""
+        return self._board.snapshot()
 
     def close(self) -> None:
         """End all threads and free decoded pictures. Iterating again starts anew."""
@@ -437,7 +443,7 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._metrics = Metrics()
+        self._metrics = self._board.metrics()
 
 
 class _Running:
@@ -471,8 +477,7 @@ def _source(repo_id: str | None, root: str | os.PathLike[str] | None, data_files
 def _threads() -> int:
     """Decoding threads: the cores that this process may use, shared out among DataLoader workers."""
     info = get_worker_info()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // (info.num_workers if info else 1))
+    return max(1, cores() // (info.num_workers if info else 1))
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -41,3 +41,7 @@ class DecodeError(RobostreamError):
 
 class StateError(RobostreamError, ValueError):
     """A saved state does not belong to this dataset, seed or setting, or cannot be made here."""
+
+
+class BenchmarkError(RobostreamError):
+    """A benchmark measured nothing, or what it should measure is not there."""

@@ -1,30 +1,73 @@
-"""Counters and stage timings of one pipeline."""
+"""Counters and stage timings of a dataset, summed over its process and its DataLoader workers."""
 
 from __future__ import annotations
 
 import os
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
+from torch.utils.data import get_worker_info
 
-class Metrics:
-    """Thread-safe sums, by name. Times are in seconds, summed over the threads that spent them.
+NAMES = (
+    "samples",
+    "samples_skipped",
+    "clips",
+    "frames_decoded",
+    "frames_reused",
+    "bytes_read",
+    "episodes_drifted",
+    "fetch_s",
+    "decode_s",
+    "wait_s",
+    "assemble_s",
+)
+"""What is counted. Names that end in `_s` are seconds, summed over the threads that spent them.
 
-    Names: samples, clips, frames_decoded, frames_reused, bytes_read, episodes_drifted, samples_skipped,
-    and fetch_s, decode_s, wait_s (the consumer waits for decoding), assemble_s.
+frames_decoded: pictures decoded. frames_reused: pictures that `memory_bytes` kept from an earlier epoch. wait_s: the
+maker of batches waits for pictures.
+"""
+
+_PLACE = {name: place for place, name in enumerate(NAMES)}
+_MAX_WORKERS = 1024
+
+
+class Board:
+    """Sums of all processes of a dataset, in memory that they share: a row for each worker, the last for the rest.
+
+    Each process writes to its own row only, so no lock is shared between them.
     """
 
     def __init__(self) -> None:
+        self._sums: torch.Tensor = torch.zeros((_MAX_WORKERS + 1, len(NAMES)), dtype=torch.float64)
+        self._sums.share_memory_()  # type: ignore[no-untyped-call]
+
+    def metrics(self) -> Metrics:
+        """What this process counts into."""
+        info = get_worker_info()
+        return Metrics(self._sums[_MAX_WORKERS if info is None else info.id])
+
+    def snapshot(self) -> dict[str, float]:
+        """Sums over all processes so far, of what is not zero."""
+        sums = self._sums.numpy().sum(axis=0).tolist()  # not torch, whose threads would spin
+        return {
+            name: value if name.endswith("_s") else int(value) for name, value in zip(NAMES, sums, strict=True) if value
+        }
+
+
+class Metrics:
+    """Thread-safe sums of one process, by name; see `NAMES`. sums: float64 [len(NAMES)]; where they are kept."""
+
+    def __init__(self, sums: torch.Tensor | None = None) -> None:
         self.pid = os.getpid()  # a forked copy is of no use: another thread may have held its lock
         self._lock = threading.Lock()
-        self._sums: defaultdict[str, float] = defaultdict(float)
+        self._sums = (torch.zeros(len(NAMES), dtype=torch.float64) if sums is None else sums).numpy()
 
     def add(self, name: str, amount: float = 1) -> None:
         with self._lock:
-            self._sums[name] += amount
+            self._sums[_PLACE[name]] += amount
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
@@ -33,8 +76,3 @@ class Metrics:
             yield
         finally:
             self.add(name, time.perf_counter() - start)
-
-    def snapshot(self) -> dict[str, float]:
-        """All sums so far: whole numbers for counters, seconds for names that end in `_s`."""
-        with self._lock:
-            return {name: value if name.endswith("_s") else int(value) for name, value in self._sums.items()}

@@ -2,117 +2,231 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import math
-import resource
-import sys
+import os
+import platform
 import time
-from dataclasses import asdict, dataclass
-from itertools import islice
+from contextlib import closing
+from datetime import datetime, timezone
 from typing import Any
 
-import numpy as np
+import av
 
-from robostream.bench.ceiling import measure_ceiling
+from robostream import machine
+from robostream.bench import candidates
+from robostream.bench.ceiling import Ceiling, measure_ceiling
+from robostream.bench.options import DecodeDevice, Impl, Options
+from robostream.bench.result import BenchmarkResult, CacheCounters
+from robostream.bench.stages import bottleneck, seconds_by_stage, use_by_stage
+from robostream.bench.window import Window, drain
+from robostream.build import Share
 from robostream.dataset import StreamingLeRobotDataset
-from robostream.errors import SettingError
-from robostream.loader import StreamLoader
+from robostream.sizing import keyframe_spacing
+
+_PACKAGES = ("robostream", "lerobot", "torch", "torchcodec", "av", "numpy", "pyarrow", "datasets", "huggingface_hub")
+_PREFETCH = 3  # batches of each worker that a DataLoader holds
 
 
-@dataclass(frozen=True)
-class Result:
-    """Figures of a run. Rates are wall clock over the batches after the warm-up.
-
-    camera_frames_per_s: pictures decoded; with windows, a sample shows more than it decodes. ceiling_*: bare decoding
-    of the same clips with the same threads in the same run. *_per_cpu_s: for a second of CPU time, which a busy
-    machine does not change. latencies: milliseconds from batch to batch. padded: share of window steps that repeat an
-    episode's edge.
-    """
-
-    samples: int
-    seconds: float
-    samples_per_s: float
-    first_batch_s: float
-    camera_frames_per_s: float
-    camera_frames_per_cpu_s: float
-    ceiling_frames_per_s: float
-    ceiling_frames_per_cpu_s: float
-    percent_of_ceiling: float
-    p50_ms: float
-    p95_ms: float
-    p99_ms: float
-    episodes_per_batch: float
-    padded: float
-    peak_rss_bytes: int
-    memory_bound_bytes: int
-    stages: dict[str, float]
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def measure(
-    dataset: StreamingLeRobotDataset,
-    *,
-    batch_size: int,
-    num_batches: int,
-    warmup_batches: int,
-    threads: int,
-    ceiling_seconds: float,
-) -> Result:
-    """Run the benchmark on a dataset opened with `repeat=True` and `num_threads=threads`.
-
-    Raises SettingError if no batch is left to measure.
-    """
-    if num_batches < 1:
-        raise SettingError(f"num_batches={num_batches}: nothing would be measured")
-    begin = time.perf_counter()
-    with StreamLoader(dataset, batch_size, drop_last=True) as loader:
-        batches = iter(loader)
-        next(batches)
-        first_batch = time.perf_counter() - begin
-        # The first samples come from the heads of the clips, into memory that is touched for the first time: let the
-        # shuffle window fill once.
-        filled = math.ceil(dataset.blueprint.settings.buffer_size / batch_size)
-        for _ in islice(batches, warmup_batches + filled):
-            pass
-        before, cpu = loader.metrics(), time.process_time()
-        times = [time.perf_counter()]
-        episodes: list[int] = []
-        padded: list[float] = []
-        for batch in islice(batches, num_batches):
-            # NumPy, since torch's thread pool would spin on the cores that decode.
-            episodes.append(len(np.unique(batch["episode_index"].numpy())))
-            padded.extend(float(v.numpy().mean()) for k, v in batch.items() if k.endswith("_is_pad"))
-            times.append(time.perf_counter())
-        cpu = time.process_time() - cpu
-        stages = {key: value - before.get(key, 0) for key, value in loader.metrics().items()}
-        bound = loader.memory_bound
-        batches.close()  # type: ignore[attr-defined]
-    seconds = times[-1] - times[0]
-    peak = peak_rss()
-    ceiling = measure_ceiling(dataset, threads, ceiling_seconds)
-    latency = np.diff(times) * 1e3
-    frames = stages.get("frames_decoded", 0)
-    return Result(
-        samples=num_batches * batch_size,
-        seconds=seconds,
-        samples_per_s=num_batches * batch_size / seconds,
-        first_batch_s=first_batch,
-        camera_frames_per_s=frames / seconds,
-        camera_frames_per_cpu_s=frames / cpu,
-        ceiling_frames_per_s=ceiling.frames_per_s,
-        ceiling_frames_per_cpu_s=ceiling.per_cpu_s,
-        percent_of_ceiling=100 * frames / seconds / ceiling.frames_per_s if ceiling.frames_per_s else 0.0,
-        **{f"p{q}_ms": float(np.percentile(latency, q)) for q in (50, 95, 99)},
-        episodes_per_batch=float(np.mean(episodes)),
-        padded=float(np.mean(padded)) if padded else 0.0,
-        peak_rss_bytes=peak,
-        memory_bound_bytes=bound,
-        stages={key: round(value, 4) for key, value in sorted(stages.items())},
+def measure(options: Options) -> BenchmarkResult:
+    """Run the benchmark. Raises BenchmarkError if nothing could be measured, and what opening a dataset raises."""
+    machine.reset_peak()
+    baseline = machine.resident()
+    start = time.perf_counter()
+    dataset = candidates.open_dataset(options)
+    open_s = time.perf_counter() - start
+    run = _Run(options, dataset)
+    with closing(candidates.batches(options, dataset)) as batches:  # type: ignore[type-var]
+        window = drain(
+            batches,
+            batch_size=options.batch_size,
+            before=options.warmup_batches + run.filling,
+            count=options.num_batches,
+            cameras=frozenset(dataset.meta.camera_keys),
+            max_seconds=options.max_seconds,
+            on_begin=run.begin,
+        )
+        run.end()
+    ceiling = _ceiling(options, dataset)
+    rows = candidates.delivered_rows(options) if options.check_rows else None
+    return BenchmarkResult(
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        host=platform.node(),
+        open_s=open_s,
+        baseline_rss_bytes=baseline,
+        rows_expected=rows[0] if rows else None,
+        rows_delivered=rows[1] if rows else None,
+        **_asked(options, dataset),
+        **_seen(options, dataset, window),
+        **run.counted(window, ceiling),
+        **_machine(),
     )
 
 
-def peak_rss() -> int:
-    """Bytes of resident memory that this process had at most so far."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+class _Run:
+    """Counters of robostream, memory and CPU time over the measured window."""
+
+    def __init__(self, options: Options, dataset: StreamingLeRobotDataset) -> None:
+        self._options = options
+        self._dataset = dataset
+        self._ours = options.impl is Impl.robostream
+
+    @property
+    def filling(self) -> int:
+        """Batches until robostream's shuffle window was filled once: the first samples come from the heads of the
+        clips, into memory that is touched for the first time. lerobot fills its buffer before its first sample."""
+        return math.ceil(self._options.buffer_size / self._options.batch_size) if self._ours else 0
+
+    def begin(self) -> None:
+        self._before, self._cpu = self._dataset.metrics(), time.process_time()
+
+    def end(self) -> None:
+        """While the workers still run."""
+        self._cpu = time.process_time() - self._cpu
+        after = self._dataset.metrics()
+        self._counters = {name: value - self._before.get(name, 0) for name, value in after.items()}
+        own, children = machine.peak(), machine.peak_of_children()
+        self._peak = None if own is None or children is None else own + children
+
+    def counted(self, window: Window, ceiling: Ceiling | None) -> dict[str, Any]:
+        """The result's fields that are counted, not timed."""
+        figures: dict[str, Any] = {"peak_rss_bytes": self._peak, "stages": {}, "stage_use": {}, "bottleneck": ""}
+        figures["video_decoder_cache"] = CacheCounters(hits=0, misses=0, evictions=0, hit_rate=0.0, size=0)
+        if ceiling is not None:
+            figures["ceiling_camera_frames_per_s"] = ceiling.frames_per_s
+            figures["ceiling_camera_frames_per_cpu_s"] = ceiling.per_cpu_s
+        if not self._ours:
+            return figures
+        options, counters, dataset = self._options, self._counters, self._dataset
+        stages = seconds_by_stage(counters, window.seconds, options.consumers)
+        use = use_by_stage(stages, window.seconds, options.decode_threads, options.consumers)
+        decoded = counters.get("frames_decoded", 0) / window.seconds
+        figures |= {
+            "camera_frames_decoded_per_s": decoded,
+            "camera_frames_per_cpu_s": None if options.worker_processes else decoded * window.seconds / self._cpu,
+            "percent_of_ceiling": 100 * decoded / ceiling.frames_per_s if ceiling else None,
+            "bytes_read": counters.get("bytes_read", 0),
+            "bytes_needed": counters.get("bytes_needed"),
+            "memory_bound_bytes": _memory_bound(options, dataset),
+            "stages": stages,
+            "stage_use": use,
+            "bottleneck": bottleneck(use),
+            "video_decoder_cache": cache_counters(
+                shown=window.samples * sum(camera.steps for camera in dataset.cameras),
+                decoded=int(counters.get("frames_decoded", 0)),
+                evicted=int(counters.get("frames_evicted", 0)),
+                size=_pool_size(options, dataset),
+            ),
+        }
+        return figures
+
+
+def cache_counters(*, shown: int, decoded: int, evicted: int, size: int) -> CacheCounters:
+    """The pool as a cache. shown: pictures in samples. decoded: pictures decoded for them, also some ahead."""
+    hits = max(0, shown - decoded)
+    asked = hits + decoded
+    return CacheCounters(
+        hits=hits, misses=decoded, evictions=evicted, hit_rate=hits / asked if asked else 0.0, size=size
+    )
+
+
+def _ceiling(options: Options, dataset: StreamingLeRobotDataset) -> Ceiling | None:
+    if not options.ceiling_seconds or not dataset.meta.video_keys:
+        return None
+    threads = min(machine.cores(), options.decode_threads * options.consumers)
+    return measure_ceiling(dataset, threads, options.ceiling_seconds)
+
+
+def _share(options: Options, dataset: StreamingLeRobotDataset) -> Share:
+    return Share(dataset.rank * options.consumers, dataset.world_size * options.consumers, dataset.world_size)
+
+
+def _memory_bound(options: Options, dataset: StreamingLeRobotDataset) -> int:
+    """Over all workers, with the batches that are made ahead."""
+    each = dataset.blueprint.memory_bound(_share(options, dataset), options.decode_threads)
+    wide = 1 if options.return_uint8 else 5  # float32, and the uint8 it is made of
+    batch = options.batch_size * wide * sum(camera.steps * camera.frame_bytes for camera in dataset.cameras)
+    return options.consumers * (each + _PREFETCH * batch) + 2 * batch
+
+
+def _pool_size(options: Options, dataset: StreamingLeRobotDataset) -> int:
+    share = _share(options, dataset)
+    rooms = dataset.blueprint.rooms(dataset.blueprint.plan(share), share, options.decode_threads + 2)
+    return options.consumers * sum(room.budget for room in rooms.values())
+
+
+def _asked(options: Options, dataset: StreamingLeRobotDataset) -> dict[str, Any]:
+    """The result's fields that were given, or are the dataset's."""
+    ours = options.impl is Impl.robostream
+    folder = options.root.resolve().name if options.root else ""
+    return {
+        "impl": options.impl.value,
+        "loader": "torch" if options.uses_workers else "stream",
+        "repo_id": options.repo_id or folder or options.data_files_root or "",
+        "source": options.source,
+        "mode": options.mode.value,
+        "batch_size": options.batch_size,
+        "num_workers": options.num_workers,
+        "threads": options.decode_threads if ours else 0,
+        "buffer_size": options.buffer_size,
+        "memory_bytes": options.memory_bytes or None,
+        "num_cameras": len(dataset.meta.camera_keys),
+        "fps": float(dataset.meta.info.fps),
+        "dataset_frames": dataset.num_frames,
+        "dataset_episodes": dataset.num_episodes,
+        "video": _video(dataset),
+        "device": options.device,
+        "video_decode_device": options.video_decode_device.value if ours else DecodeDevice.cpu.value,
+        "video_backend": options.video_backend if ours else "",
+        "return_uint8": options.return_uint8,
+        "rank": dataset.rank,
+        "world_size": dataset.world_size,
+        "processes_per_node": int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+    }
+
+
+def _video(dataset: StreamingLeRobotDataset) -> str:
+    for table in dataset.blueprint.tables.values():
+        return f"{table.codec} {table.width}×{table.height}, keyframe every {keyframe_spacing(table)}"
+    return ""
+
+
+def _seen(options: Options, dataset: StreamingLeRobotDataset, window: Window) -> dict[str, Any]:
+    """The result's fields that the clock and the batches tell."""
+    latency = window.latency_ms()
+    padded = window.padded_share(of_cameras=bool(window.steps[True]))
+    shown = sum(camera.steps for camera in dataset.cameras) * window.samples_per_s
+    return {
+        "frames_measured": window.samples,
+        "batches_measured": window.batches,
+        "batches_before": window.before,
+        "wallclock_s": window.seconds,
+        "first_batch_latency_s": window.first_batch_s,
+        "samples_per_s": window.samples_per_s,
+        "frames_per_s_node": window.samples_per_s * int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+        **{f"p{p}_sample_latency_ms": latency[str(p)] for p in (50, 95, 99)},
+        "latency_quantiles_ms": latency,
+        "camera_frames_shown_per_s": shown * (1 - window.padded_share(of_cameras=True)),
+        "padded_share": padded,
+        "episodes_per_batch": window.episodes_per_batch,
+        "episodes_per_batch_counts": {str(count): window.episodes[count] for count in sorted(window.episodes)},
+    }
+
+
+def _machine() -> dict[str, Any]:
+    return {
+        "cores": machine.cores(),
+        "cpu_model": machine.cpu_model(),
+        "omp_num_threads": os.environ.get("OMP_NUM_THREADS", ""),
+        "versions": _versions(),
+    }
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {**found, "ffmpeg of av": av.ffmpeg_version_info}

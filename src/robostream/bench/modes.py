@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
+from robostream.errors import BenchmarkError
 from robostream.metadata import DatasetMetadata
 
 
@@ -20,11 +21,18 @@ STEPS = 8
 
 
 def delta_timestamps(mode: Mode, meta: DatasetMetadata) -> dict[str, list[float]] | None:
-    """The windows of a mode, in seconds by key."""
+    """The windows of a mode, in seconds by key. Raises BenchmarkError if the dataset lacks what the mode is about."""
     if mode is Mode.single:
         return None
-    windows = {"action": [float(step) for step in range(STEPS)]}
+    if "action" not in meta.features:
+        raise BenchmarkError(f"mode {mode.value!r} asks for windows of 'action', which the dataset does not have")
+    windows = {"action": _seconds(range(STEPS), meta)}
     if mode is Mode.sarm_images:
-        past = [float(step - STEPS + 1) for step in range(STEPS)]
-        windows |= dict.fromkeys(meta.camera_keys, past)
+        windows |= dict.fromkeys(meta.camera_keys, _seconds(range(1 - STEPS, 1), meta))
     return windows
+
+
+def _seconds(seconds: range, meta: DatasetMetadata) -> list[float]:
+    """Whole seconds, moved to the nearest frame: at 30000/1001 fps there is none at 1 s."""
+    fps = meta.info.fps
+    return [float(round(second * fps) / fps) for second in seconds]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -18,9 +17,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from robostream import machine
 from robostream.assemble import Batch, Sample, split
 from robostream.bench.ceiling import measure_ceiling
-from robostream.cli import memory
 from robostream.cli.common import (
     Backend,
     BackendOption,
@@ -122,7 +121,7 @@ def demo(
     """Stream one epoch of a dataset, shuffled and with windows, and say what came out."""
     target = console()
     name = root.resolve().name if root else "Synthetic dataset"
-    threads = threads or _cores()
+    threads = threads or machine.cores()
     dataset = open_dataset(
         root or demo_dataset(out / "dataset", DATASET),
         window,
@@ -178,8 +177,8 @@ def stream(loader: StreamLoader, limits: Limits, target: Console) -> Run:
     """One epoch, or what the limits leave of it."""
     run = Run(len(loader.dataset))
     best = (False, False, 0)
-    memory.reset_peak()
-    run.before = memory.resident()
+    machine.reset_peak()
+    run.before = machine.resident()
     start = time.perf_counter()
     for batch in _with_progress(iter(loader), run.expected, target):
         run.seconds = time.perf_counter() - start
@@ -192,7 +191,7 @@ def stream(loader: StreamLoader, limits: Limits, target: Console) -> Run:
         if limits.reached(run.seconds, run.batches) and run.samples < run.expected:
             run.stopped_early = True
             break
-    run.peak = memory.peak()
+    run.peak = machine.peak()
     return run
 
 
@@ -306,7 +305,3 @@ def _rows_text(run: Run) -> str:
     if run.stopped_early:
         return f"{count} (stopped early), none twice"
     return f"{count}, each exactly once" if run.samples == run.expected else f"{count}, none twice"
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -21,9 +21,12 @@ _TEXT = 40  # letters of a text that are shown
 
 def open_dataset(root: Path, window: int, **options: Any) -> StreamingLeRobotDataset:
     """A dataset with example windows of `window` steps and uint8 pictures. options: of `StreamingLeRobotDataset`."""
-    plain = StreamingLeRobotDataset(root=root, **options)
-    windows = example_windows(plain.features, float(plain.meta.info.fps), window)
-    return StreamingLeRobotDataset(root=root, return_uint8=True, delta_timestamps=windows, **options)
+    return StreamingLeRobotDataset(
+        root=root,
+        return_uint8=True,
+        delta_timestamps=lambda meta: example_windows(meta.features, float(meta.info.fps), window),
+        **options,
+    )
 
 
 def example_windows(features: Mapping[str, Feature], fps: float, steps: int) -> dict[str, list[float]]:
