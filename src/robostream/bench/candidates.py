@@ -118,10 +118,14 @@ def _guarded(options: Options, inner: Iterator[Batch]) -> Iterator[Batch]:
     except RobostreamError:
         raise
     except Exception as error:
-        lines = [line for line in str(error).splitlines() if line.strip()]
-        raise BenchmarkError(
-            f"{options.impl.value} failed: {type(error).__name__}: {lines[-1] if lines else ''}"
-        ) from error
+        raise BenchmarkError(f"{options.impl.value} failed: {_last_line(error)}") from error
+
+
+def _last_line(error: Exception) -> str:
+    """What an error of another implementation says; one from a worker process ends with what it was there."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said, kind = lines[-1] if lines else "", type(error).__name__
+    return said if said.startswith(kind) else f"{kind}: {said}"
 
 
 def delivered_rows(options: Options) -> tuple[int, int] | None:

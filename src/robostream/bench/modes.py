@@ -36,3 +36,7 @@ def _seconds(seconds: range, meta: DatasetMetadata) -> list[float]:
     """Whole seconds, moved to the nearest frame: at 30000/1001 fps there is none at 1 s."""
     fps = meta.info.fps
     return [float(round(second * fps) / fps) for second in seconds]
+
+
+TARGETS = {Mode.single: 120.0, Mode.sarm: 320.0}
+"""Samples/s of a node that training asks for at least."""

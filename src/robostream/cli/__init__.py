@@ -6,8 +6,10 @@ import typer
 
 from robostream.cli.bench import bench
 from robostream.cli.common import CleanErrors
+from robostream.cli.compare import compare
 from robostream.cli.demo import demo
 from robostream.cli.peek import peek
+from robostream.cli.summarize import summarize
 from robostream.cli.synth import synth
 
 __all__ = ["app"]
@@ -21,6 +23,8 @@ app = typer.Typer(
 )
 
 app.command("bench")(bench)
+app.command("compare")(compare)
 app.command("demo")(demo)
 app.command("peek")(peek)
+app.command("summarize")(summarize)
 app.command("synth")(synth)
