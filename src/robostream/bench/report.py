@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from robostream.bench.modes import TARGETS, Mode
 from robostream.bench.result import BenchmarkResult
 from robostream.bench.stages import ADVICE
-from robostream.bench.summary import COLUMNS, NUMBERS, Found, cells, decode, medians, workers
+from robostream.bench.summary import COLUMNS, NUMBERS, Found, cells, medians
 
 STAGES = ("fetch", "decode", "assemble", "hand_over")
 _TICKS = 5  # on an axis, at most
@@ -74,6 +74,7 @@ def render(found: Found, title: str) -> str:
         stages=_stages(runs),
         mixing=_mixing(runs),
         stage_names=STAGES,
+        id=id,
         columns=COLUMNS,
         numbers=NUMBERS,
         rows=[cells(result) for result in results],
@@ -84,42 +85,57 @@ def render(found: Found, title: str) -> str:
 
 def _named(runs: Sequence[tuple[BenchmarkResult, int]]) -> list[Run]:
     """Each run with what tells it apart: settings that are the same in all are not repeated."""
-    parts: dict[BenchmarkResult | int, dict[str, str]] = {}
-    for i, (result, _) in enumerate(runs):
-        parts[i] = {
-            "dataset": result.repo_id,
+    parts: list[dict[str, str]] = [
+        {
             "source": result.source,
-            "decode": f"decoded by {decode(result)}" if result.video_backend else "",
+            "decode": f"{result.video_backend} on {result.video_decode_device}" if result.video_backend else "",
             "batch": f"batches of {result.batch_size}",
             "buffer": f"window {result.buffer_size:,}",
-            "memory": f"keeps {result.memory_bytes / 1e9:.1f} GB" if result.memory_bytes else "",
+            "memory": f"{result.memory_bytes / 1e9:.1f} GB kept" if result.memory_bytes else "nothing kept",
             "type": "uint8" if result.return_uint8 else "float32",
             "device": f"to {result.device}",
             "host": result.host,
             "rank": f"rank {result.rank} of {result.world_size}" if result.world_size > 1 else "",
         }
-    varying = [key for key in next(iter(parts.values()), {}) if len({part[key] for part in parts.values()}) > 1]
+        for result, _ in runs
+    ]
+    varying = [key for key in parts[0] if len({part[key] for part in parts} - {""}) > 1]
     named = []
-    for i, (result, repeats) in enumerate(runs):
-        details = [workers(result), *(parts[i][key] for key in varying if parts[i][key])]
+    for (result, repeats), part in zip(runs, parts, strict=True):
+        details = [
+            f"{result.threads} threads" if result.loader == "stream" else f"{result.num_workers} workers",
+            *(part[key] for key in varying if part[key]),
+        ]
         details += [f"median of {repeats} runs"] if repeats > 1 else []
         named.append(Run(result, repeats, result.impl, " · ".join(details)))
     return named
 
 
-def _by_mode(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    return {mode.value: found for mode in Mode if (found := [r for r in runs if r.result.mode == mode.value])}
+def _groups(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """The runs that can be compared: of one mode and one dataset. robostream's come first."""
+    several = len({run.result.repo_id for run in runs}) > 1
+    groups: dict[str, list[Run]] = {}
+    for run in sorted(runs, key=lambda run: run.name != "robostream"):
+        groups.setdefault(_place(run.result, several), []).append(run)
+    return {name: groups[name] for name in dict.fromkeys(_place(run.result, several) for run in runs)}
+
+
+def _place(result: BenchmarkResult, several: bool) -> str:
+    return f"{result.mode} · {result.repo_id}" if several else result.mode
 
 
 def _cards(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """The fastest run of each mode."""
     cards = []
-    for mode, found in _by_mode(runs).items():
+    for mode in Mode:
+        found = [run for run in runs if run.result.mode == mode.value]
+        if not found:
+            continue
         best = max(found, key=lambda run: run.result.frames_per_s_node)
-        target = TARGETS.get(Mode(mode))
+        target = TARGETS.get(mode)
         cards.append(
             {
-                "mode": mode,
+                "mode": mode.value,
                 "rate": best.result.frames_per_s_node,
                 "run": best,
                 "ceiling": best.result.percent_of_ceiling,
@@ -131,46 +147,40 @@ def _cards(runs: Sequence[Run]) -> list[dict[str, Any]]:
     return cards
 
 
-def _throughput(runs: Sequence[Run]) -> list[dict[str, Any]]:
+def _throughput(runs: Sequence[Run]) -> dict[str, Any]:
     """Samples/s of each run, and what its decode ceiling would allow at as many pictures for each sample."""
-    charts = []
-    for mode, found in _by_mode(runs).items():
-        bars = []
-        for run in found:
-            percent = run.result.percent_of_ceiling
-            ceiling = run.result.samples_per_s * 100 / percent if percent else None
-            bars.append({"run": run, "rate": run.result.samples_per_s, "ceiling": ceiling, "percent": percent})
-        axis = linear_axis(max(max(bar["rate"], bar["ceiling"] or 0) for bar in bars))
-        charts.append({"mode": mode, "bars": bars, "axis": axis})
+    charts = {}
+    for name, found in _groups(runs).items():
+        ceilings = {id(run): _allowed(run.result) for run in found}
+        most = max(max(run.result.samples_per_s, ceilings[id(run)] or 0.0) for run in found)
+        charts[name] = {"runs": found, "ceilings": ceilings, "axis": linear_axis(most)}
     return charts
 
 
+def _allowed(result: BenchmarkResult) -> float | None:
+    percent = result.percent_of_ceiling
+    return result.samples_per_s * 100 / percent if percent else None
+
+
 def _latency(runs: Sequence[Run]) -> dict[str, Any]:
-    values = [v for run in runs for v in _quantiles(run.result).values() if v > 0]
-    return {"axis": log_axis(min(values, default=1.0), max(values, default=1.0)), "modes": _by_mode(runs)}
-
-
-def _quantiles(result: BenchmarkResult) -> dict[str, float]:
-    return {key: result.latency_quantiles_ms.get(key, 0.0) for key in ("5", "20", "50", "80", "95", "99")}
+    values = [v for run in runs for key in ("5", "99") if (v := run.result.latency_quantiles_ms[key]) > 0]
+    return {"axis": log_axis(min(values, default=1.0), max(values, default=1.0)), "groups": _groups(runs)}
 
 
 def _stages(runs: Sequence[Run]) -> dict[str, Any]:
     """Milliseconds of thread time that a sample costs in each stage."""
-    bars = []
-    for run in runs:
-        result = run.result
-        cost = {name: 1e3 * result.stages.get(name, 0.0) / result.frames_measured for name in STAGES}
-        if any(cost.values()):
-            bars.append({"run": run, "cost": cost, "total": sum(cost.values())})
-    return {"bars": bars, "axis": linear_axis(max((bar["total"] for bar in bars), default=1.0), " ms")}
+    costs = {
+        id(run): {name: 1e3 * run.result.stages.get(name, 0.0) / run.result.frames_measured for name in STAGES}
+        for run in runs
+        if run.result.stages
+    }
+    most = max((sum(cost.values()) for cost in costs.values()), default=1.0)
+    return {"groups": _groups([run for run in runs if id(run) in costs]), "costs": costs, "axis": linear_axis(most)}
 
 
 def _mixing(runs: Sequence[Run]) -> dict[str, Any]:
-    bars = []
-    for run in runs:
-        counts = [int(count) for count in run.result.episodes_per_batch_counts]
-        bars.append({"run": run, "low": min(counts, default=0), "high": max(counts, default=0)})
-    return {"bars": bars, "axis": linear_axis(max((bar["high"] for bar in bars), default=1))}
+    spans = {id(run): [int(count) for count in run.result.episodes_per_batch_counts] or [0] for run in runs}
+    return {"groups": _groups(runs), "spans": spans, "axis": linear_axis(max(map(max, spans.values())))}
 
 
 def _machines(results: Sequence[BenchmarkResult]) -> list[dict[str, Any]]:
@@ -183,7 +193,7 @@ def _machines(results: Sequence[BenchmarkResult]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def linear_axis(most: float, unit: str = "") -> Axis:
+def linear_axis(most: float) -> Axis:
     """From 0 to a little more than `most`, with round ticks."""
     most = most or 1.0
     rough = most * 1.02 / (_TICKS - 1)
@@ -191,12 +201,12 @@ def linear_axis(most: float, unit: str = "") -> Axis:
     step = next(m * magnitude for m in (1, 2, 2.5, 5, 10) if m * magnitude >= rough)
     high = most * 1.02
     values = [k * step for k in range(math.floor(high / step + 1e-9) + 1)]
-    return Axis(0.0, high, False, [(round(100 * v / high, 2), f"{v:,.{0 if step >= 1 else 2}f}{unit}") for v in values])
+    return Axis(0.0, high, False, [(round(100 * v / high, 2), f"{v:,.{0 if step >= 1 else 2}f}") for v in values])
 
 
 def log_axis(least: float, most: float) -> Axis:
     """Powers of ten around the values, in milliseconds."""
     low, high = math.floor(math.log10(least)), math.ceil(math.log10(most))
     high = max(high, low + 1)
-    ticks = [(round(100 * (k - low) / (high - low), 2), f"{10.0**k:g} ms") for k in range(low, high + 1)]
+    ticks = [(round(100 * (k - low) / (high - low), 2), f"{10.0**k:g}") for k in range(low, high + 1)]
     return Axis(10.0**low, 10.0**high, True, ticks)

@@ -81,12 +81,12 @@ def settings(result: BenchmarkResult) -> tuple[object, ...]:
 COLUMNS = (
     "source",
     "mode",
-    "implementation",
+    "impl",
     "decode",
     "workers",
     "bs",
     "frames/s/node",
-    "first batch s",
+    "first s",
     "p50 ms",
     "p95 ms",
     "p99 ms",
@@ -97,15 +97,8 @@ NUMBERS = COLUMNS[5:]
 
 
 def workers(result: BenchmarkResult) -> str:
-    """Who made the batches."""
-    if result.loader == "stream":
-        return f"{result.threads} threads"
-    return f"{result.num_workers} processes"
-
-
-def decode(result: BenchmarkResult) -> str:
-    """What decoded, and where."""
-    return f"{result.video_decode_device} {result.video_backend}".strip()
+    """What made the batches: decoding threads, or worker processes."""
+    return f"{result.threads} thr" if result.loader == "stream" else f"{result.num_workers} proc"
 
 
 def cells(result: BenchmarkResult) -> list[str]:
@@ -116,7 +109,7 @@ def cells(result: BenchmarkResult) -> list[str]:
         result.source if result.world_size == 1 else f"{result.source}, rank {result.rank} of {result.world_size}",
         result.mode,
         result.impl,
-        decode(result),
+        result.video_decode_device,
         workers(result),
         str(result.batch_size),
         f"{result.frames_per_s_node:,.1f}",

@@ -18,7 +18,9 @@ def summarize(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of results, at any depth.", show_default=False)],
     out_dir: Annotated[
         Path | None,
-        typer.Option("--out_dir", help="Where to write summary.csv and report.html. [default: DIR]", show_default=False),
+        typer.Option(
+            "--out_dir", help="Where to write summary.csv and report.html; by default DIR.", show_default=False
+        ),
     ] = None,
     title: Annotated[str, typer.Option("--title", help="Of the report.")] = "Dataloading benchmark",
 ) -> None:
