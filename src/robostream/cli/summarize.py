@@ -33,9 +33,10 @@ def summarize(
     if not found.results:
         raise BenchmarkError(f"{folder} holds no benchmark result")
     results = [result for _, result in found.results]
-    shown = table(*COLUMNS, right=NUMBERS)
+    columns = COLUMNS[:-1]  # as many as fit in the width of a page
+    shown = table(*columns, right=NUMBERS)
     for result in results:
-        shown.add_row(*cells(result))
+        shown.add_row(*cells(result)[: len(columns)])
     target = console()
     target.print(shown)
     out = out_dir or folder
