@@ -14,13 +14,14 @@ FIND_PYTHON = for p in python3 python3.13 python3.12 python3.11 python3.10; do \
 	&& echo $$p && break; done
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format lock clean
+.PHONY: help install demo test lint format schema lock clean
 
 help:
 	@echo "make demo     make a dataset, stream it, print what came out, write demo-out/contact_sheet.png"
 	@echo "make test     run the tests (ARGS=... goes to pytest)"
 	@echo "make lint     ruff and mypy"
 	@echo "make format   format the code"
+	@echo "make schema   write docs/benchmark_result.schema.json again"
 	@echo "make lock     resolve $(LOCK) again (UPGRADE=--upgrade for newer versions)"
 	@echo "make clean    remove .venv, caches and demo-out"
 
@@ -41,13 +42,16 @@ test: $(STAMP)
 	$(PY) -m pytest $(ARGS)
 
 lint: $(STAMP)
-	$(PY) -m ruff check src tests
-	$(PY) -m ruff format --check src tests
+	$(PY) -m ruff check src tests benchmarks
+	$(PY) -m ruff format --check src tests benchmarks
 	$(PY) -m mypy
 
 format: $(STAMP)
-	$(PY) -m ruff format src tests
-	$(PY) -m ruff check --fix src tests
+	$(PY) -m ruff format src tests benchmarks
+	$(PY) -m ruff check --fix src tests benchmarks
+
+schema: $(STAMP)
+	$(PY) -m robostream.bench.result > docs/benchmark_result.schema.json
 
 lock: $(STAMP)
 	$(PY) -m pip install --quiet --disable-pip-version-check uv

@@ -71,6 +71,10 @@ class CameraPart:
     def coded_bytes(self) -> int:
         return (self.coded.bytes_read if self.coded else 0) + sum(map(len, self.images))
 
+    @property
+    def needed_bytes(self) -> int:
+        return (self.coded.bytes_needed if self.coded else 0) + sum(map(len, self.images))
+
     def drop_bytes(self) -> None:
         self.images, self.coded = [], None
 
@@ -179,6 +183,7 @@ class ClipFetcher:
         if len(part.read):
             self._read(part, row, pictures)
             self._metrics.add("bytes_read", part.coded_bytes)
+            self._metrics.add("bytes_needed", part.needed_bytes)
         return part
 
     def _read(self, part: CameraPart, row: int, pictures: Int | int | None) -> None:

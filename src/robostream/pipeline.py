@@ -329,11 +329,15 @@ class Pipeline:
         # Look again: they may have come in since the clip was fetched.
         part.slots[absent] = pool.pin(work.episode, part.frames[absent], part.uses[absent])
         fresh: Int = np.flatnonzero(part.slots < 0)
+        evicted = pool.evicted
         if len(fresh):
             part.slots[fresh] = pool.allocate(work.episode, part.frames[fresh], part.uses[fresh])
         if pool.keep:
             pool.expect(part.slots, next_use)
         self.metrics.add("frames_reused", len(part.frames) - len(fresh))
+        self.metrics.add("pool_hits", int(part.uses.sum()) - len(fresh))
+        self.metrics.add("pool_misses", len(fresh))
+        self.metrics.add("pool_evictions", pool.evicted - evicted)
         return fresh
 
     def _next_use(self, work: ClipWork) -> int:

@@ -36,6 +36,7 @@ class FramePool:
         self._next_use = np.zeros(capacity, np.int64)
         self._index: dict[int, Int] = {}
         self.live = 0
+        self.evicted = 0  # kept pictures that had to go before their next use
 
     def fits(self, count: int) -> bool:
         return self.live + count <= self.budget
@@ -114,6 +115,7 @@ class FramePool:
         idle = np.flatnonzero((self._uses == 0) & (self._owner[:, 0] >= 0))
         if len(idle) > count:
             idle = idle[np.argpartition(self._next_use[idle], len(idle) - count)[len(idle) - count :]]
+        self.evicted += len(idle)
         self._drop(idle)
 
     def _drop(self, slots: Int) -> None:

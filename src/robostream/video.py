@@ -39,6 +39,11 @@ class CodedClip:
     def bytes_read(self) -> int:
         return sum(map(len, self.buffers))
 
+    @property
+    def bytes_needed(self) -> int:
+        """Bytes of the wanted pictures alone, without what they are decoded from or what lies in between."""
+        return int(self.table.size[self.table.presented[self.wanted]].sum())
+
 
 def fetch_clip(source: Source, path: str, table: SampleTable, wanted: Int) -> CodedClip:
     """Read the bytes of the pictures at positions `wanted` (int64 [K], ascending, unique).

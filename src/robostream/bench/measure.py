@@ -7,6 +7,7 @@ import math
 import os
 import platform
 import time
+from collections.abc import Mapping
 from contextlib import closing
 from datetime import datetime, timezone
 from typing import Any
@@ -91,7 +92,7 @@ class _Run:
     def counted(self, window: Window, ceiling: Ceiling | None) -> dict[str, Any]:
         """The result's fields that are counted, not timed."""
         figures: dict[str, Any] = {"peak_rss_bytes": self._peak, "stages": {}, "stage_use": {}, "bottleneck": ""}
-        figures["video_decoder_cache"] = CacheCounters(hits=0, misses=0, evictions=0, hit_rate=0.0, size=0)
+        figures["video_decoder_cache"] = cache_counters({}, 0)
         if ceiling is not None:
             figures["ceiling_camera_frames_per_s"] = ceiling.frames_per_s
             figures["ceiling_camera_frames_per_cpu_s"] = ceiling.per_cpu_s
@@ -106,28 +107,22 @@ class _Run:
             "camera_frames_per_cpu_s": None if options.worker_processes else decoded * window.seconds / self._cpu,
             "percent_of_ceiling": 100 * decoded / ceiling.frames_per_s if ceiling else None,
             "bytes_read": counters.get("bytes_read", 0),
-            "bytes_needed": counters.get("bytes_needed"),
+            "bytes_needed": counters.get("bytes_needed", 0),
             "memory_bound_bytes": _memory_bound(options, dataset),
             "stages": stages,
             "stage_use": use,
             "bottleneck": bottleneck(use),
-            "video_decoder_cache": cache_counters(
-                shown=window.samples * sum(camera.steps for camera in dataset.cameras),
-                decoded=int(counters.get("frames_decoded", 0)),
-                evicted=int(counters.get("frames_evicted", 0)),
-                size=_pool_size(options, dataset),
-            ),
+            "video_decoder_cache": cache_counters(counters, _pool_size(options, dataset)),
         }
         return figures
 
 
-def cache_counters(*, shown: int, decoded: int, evicted: int, size: int) -> CacheCounters:
-    """The pool as a cache. shown: pictures in samples. decoded: pictures decoded for them, also some ahead."""
-    hits = max(0, shown - decoded)
-    asked = hits + decoded
-    return CacheCounters(
-        hits=hits, misses=decoded, evictions=evicted, hit_rate=hits / asked if asked else 0.0, size=size
-    )
+def cache_counters(counters: Mapping[str, float], size: int) -> CacheCounters:
+    """The pool as a cache. counters: summed over all workers. size: pictures that it has room for."""
+    hits, misses = int(counters.get("pool_hits", 0)), int(counters.get("pool_misses", 0))
+    rate = hits / (hits + misses) if hits + misses else 0.0
+    evictions = int(counters.get("pool_evictions", 0))
+    return CacheCounters(hits=hits, misses=misses, evictions=evictions, hit_rate=rate, size=size)
 
 
 def _ceiling(options: Options, dataset: StreamingLeRobotDataset) -> Ceiling | None:

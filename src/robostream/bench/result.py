@@ -24,9 +24,9 @@ class CacheCounters(Model):
     """The pool of decoded pictures, which takes the place of a cache of decoders, over all workers."""
 
     hits: int = Field(ge=0)
-    """Window pictures that came from the pool without being decoded for it again."""
+    """Pictures of samples that were shown without being decoded again: they were in the pool."""
     misses: int = Field(ge=0)
-    """Pictures decoded."""
+    """Pictures that had to be decoded."""
     evictions: int = Field(ge=0)
     """Pictures that `memory_bytes` kept for the next epoch and that had to go before it; others leave once used."""
     hit_rate: float = Field(ge=0, le=1)
@@ -121,7 +121,7 @@ class BenchmarkResult(Model):
     bytes_read: int | None = None
     """Bytes of video and pictures read from the source."""
     bytes_needed: int | None = None
-    """Of these, the bytes of the pictures that samples show, each once for each clip."""
+    """Of these, the bytes of the pictures that samples show; the rest is what they are decoded from, and gaps."""
     baseline_rss_bytes: int | None = None
     """Resident memory before the dataset was opened: Python and its libraries."""
     peak_rss_bytes: int | None = None
@@ -197,3 +197,7 @@ def schema() -> dict[str, Any]:
     """The JSON schema of a result."""
     made = BenchmarkResult.model_json_schema(mode="serialization")
     return {"$schema": GenerateJsonSchema.schema_dialect, **made}
+
+
+if __name__ == "__main__":
+    print(json.dumps(schema(), indent=2, ensure_ascii=False))
