@@ -31,8 +31,8 @@ NAMES = (
 """What is counted. Names that end in `_s` are seconds, summed over the threads that spent them.
 
 frames_decoded: pictures decoded. frames_reused: pictures that `memory_bytes` kept from an earlier epoch.
-pool_misses: pictures to be decoded for the clips that came in. pool_hits: the other pictures of their samples, which show
-one of those again, or one that was kept. pool_evictions: kept pictures that had to go before their next use.
+pool_misses: pictures to be decoded for the clips that came in. pool_hits: the other pictures of their samples, which
+show one of those again, or one that was kept. pool_evictions: kept pictures that had to go before their next use.
 bytes_read, bytes_needed: of video and images; all, and of the pictures that are shown.
 wait_s: the maker of batches waits for pictures.
 """

@@ -153,9 +153,7 @@ def verdicts(entries: Sequence[Entry]) -> list[str]:
         measured = [(times, entry) for entry in others if (times := ratio(entry, entries)) is not None]
         if measured:
             times, best = min(measured, key=lambda pair: pair[0])
-            lines.append(
-                f"{mode.value}: robostream is {times:.1f} times as fast as the better other, {best.impl.value}"
-            )
+            lines.append(f"{mode.value}: robostream is {times:.1f} times as fast as the best other, {best.impl.value}")
     return lines
 
 

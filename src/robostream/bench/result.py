@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic.json_schema import GenerateJsonSchema
 
 QUANTILES = (0, 1, 5, *range(10, 91, 10), 95, 99, 100)
@@ -115,6 +115,7 @@ class BenchmarkResult(Model):
     ceiling_camera_frames_per_s: float | None = None
     """Bare sequential decoding of the same clips with the same number of threads, in the same run."""
     ceiling_camera_frames_per_cpu_s: float | None = None
+    """The same in a second of CPU time."""
     percent_of_ceiling: float | None = None
     """100 × camera_frames_decoded_per_s / ceiling_camera_frames_per_s."""
 
@@ -150,6 +151,14 @@ class BenchmarkResult(Model):
     omp_num_threads: str
     """The environment's OMP_NUM_THREADS."""
     versions: dict[str, str]
+
+    @field_validator("latency_quantiles_ms")
+    @classmethod
+    def _complete(cls, quantiles: dict[str, float]) -> dict[str, float]:
+        missing = [str(percent) for percent in QUANTILES if str(percent) not in quantiles]
+        if missing:
+            raise ValueError(f"lacks the percents {', '.join(missing)}")
+        return quantiles
 
     @property
     def stem(self) -> str:

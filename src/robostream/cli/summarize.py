@@ -35,6 +35,9 @@ def summarize(
     results = [result for _, result in found.results]
     columns = COLUMNS[:-1]  # as many as fit in the width of a page
     shown = table(*columns, right=NUMBERS)
+    shown.collapse_padding = True
+    for column in shown.columns:
+        column.no_wrap = column.header in ("source", "mode", "impl")
     for result in results:
         shown.add_row(*cells(result)[: len(columns)])
     target = console()
