@@ -205,6 +205,7 @@ def test_windows_are_on_frames_where_a_second_is_not(tmp_path: Path) -> None:
         ({"num_batches": 0}, "nothing would be measured"),
         ({"batch_size": 0}, "batch_size=0 must be at least 1"),
         ({"num_workers": -1}, "num_workers=-1 must not be negative"),
+        ({"device": "gpu"}, "is none that PyTorch knows"),
         pytest.param(
             {"device": "cuda"},
             "PyTorch finds no GPU here",

@@ -73,7 +73,11 @@ class Options:
         for name in ("num_workers", "warmup_batches", "threads", "memory_bytes", "max_seconds", "ceiling_seconds"):
             if getattr(self, name) < 0:
                 raise SettingError(f"{name}={getattr(self, name)} must not be negative")
-        if torch.device(self.device).type == "cuda" and not torch.cuda.is_available():
+        try:
+            kind = torch.device(self.device).type
+        except RuntimeError:
+            raise SettingError(f"device={self.device!r} is none that PyTorch knows: cpu, cuda, cuda:1, …") from None
+        if kind == "cuda" and not torch.cuda.is_available():
             raise SettingError(f"device={self.device!r}: PyTorch finds no GPU here")
 
     @property
