@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import torch
 from accelerate.utils import gather_object
+from policy import ACTION
 from torch.utils.data import DataLoader
 
-from policy import ACTION
 from robostream import StreamingLeRobotDataset, StreamLoader, merge_states
 from robostream.errors import StateError
 from robostream.metadata import DatasetMetadata

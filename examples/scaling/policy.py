@@ -21,7 +21,7 @@ Batch = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the dataset offers a policy. state: its size, 0 if there is none. action: its size. chunk: actions to predict."""
+    """What the dataset offers a policy. state, action: their sizes, 0 for no state. chunk: actions to predict."""
 
     cameras: Sequence[str]
     state: int
@@ -146,7 +146,9 @@ class BcTask(nn.Module):
 class ActTask(nn.Module):
     """lerobot's ACT with the same normalisation, which its own is switched off for."""
 
-    def __init__(self, inputs: Inputs, stats: Mapping[str, Mapping[str, Any]] | None, shapes: Mapping[str, Any]) -> None:
+    def __init__(
+        self, inputs: Inputs, stats: Mapping[str, Mapping[str, Any]] | None, shapes: Mapping[str, Any]
+    ) -> None:
         super().__init__()
         try:
             from lerobot.configs.types import FeatureType, NormalizationMode, PolicyFeature

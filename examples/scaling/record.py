@@ -34,7 +34,9 @@ class Log:
         """Append figures, and print them."""
         if self._accelerator.is_main_process:
             _append(self._path, figures)
-            shown = (f"{key} {value:.5g}" if isinstance(value, float) else f"{key} {value}" for key, value in figures.items())
+            shown = (
+                f"{key} {value:.5g}" if isinstance(value, float) else f"{key} {value}" for key, value in figures.items()
+            )
             print("  ".join(shown), flush=True)
 
     def batch(self, step: int, batch: Mapping[str, Any]) -> None:

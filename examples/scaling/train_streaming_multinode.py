@@ -1,7 +1,7 @@
 """Train a policy on a streamed LeRobot dataset, on one process or on many nodes, and go on where a run stopped.
 
     python examples/scaling/train_streaming_multinode.py --root demo-out/dataset --output_dir out --steps 500
-    accelerate launch --num_processes 2 --cpu examples/scaling/train_streaming_multinode.py ...
+    accelerate launch --num_processes 8 examples/scaling/train_streaming_multinode.py ...
     torchrun --nproc_per_node 8 examples/scaling/train_streaming_multinode.py ...
 
 Needs `pip install robostream[train]`. With `--resume_from auto` the same command starts a run and goes on with it.
@@ -11,6 +11,7 @@ Needs `pip install robostream[train]`. With `--resume_from auto` the same comman
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -152,6 +153,19 @@ class Training:
         log.line({"step": step, "val_loss": loss / samples, "val_samples": int(samples)})
 
 
+def check_launch() -> None:
+    """`accelerate launch --cpu --num_processes 2` starts one process, unless MPI starts it, and does not say so."""
+    names = os.environ.keys()
+    if os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true" and "MASTER_ADDR" in names:
+        sizes = {"WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE"}
+        if not sizes & names:
+            raise SystemExit(
+                "accelerate launch --cpu starts a single process unless it is given --mpirun_hostfile. On CPUs, use\n"
+                "  ACCELERATE_USE_CPU=true accelerate launch --multi_gpu --num_processes N ...    or\n"
+                "  torchrun --nproc_per_node N ..."
+            )
+
+
 def drain(options: argparse.Namespace) -> None:
     """Take batches as fast as they come, without a model."""
     accelerator = Accelerator()
@@ -168,6 +182,7 @@ def drain(options: argparse.Namespace) -> None:
 
 def main() -> None:
     options = parse()
+    check_launch()
     try:
         drain(options) if options.dummy else Training(options).run()
     except RobostreamError as error:
