@@ -9,6 +9,7 @@ from robostream.cli.common import CleanErrors
 from robostream.cli.compare import compare
 from robostream.cli.demo import demo
 from robostream.cli.peek import peek
+from robostream.cli.plan import plan
 from robostream.cli.summarize import summarize
 from robostream.cli.synth import synth
 
@@ -27,4 +28,5 @@ app.command("compare")(compare)
 app.command("demo")(demo)
 app.command("peek")(peek)
 app.command("summarize")(summarize)
+app.command("plan")(plan)
 app.command("synth")(synth)
