@@ -206,7 +206,7 @@ def _no_clips() -> Clips:
 
 
 def _decoded(blueprint: Blueprint, clips: Clips) -> Int:
-    """int64 [n]: frames that each clip decodes, the mean over cameras, with what windows reach beyond it."""
+    """int64 [n]: frames that each clip decodes at most, the mean over cameras, with what windows reach beyond it."""
     length = blueprint.lengths[clips.episode]
     total = np.zeros(len(clips.start))
     for camera in blueprint.cameras:
@@ -269,17 +269,19 @@ def waits(
     rate: samples a second if nothing waits. ahead: clips that are fetched before they are needed. batch: its samples.
     """
     begun: list[float] = []  # when each clip was there and needed
+    there: list[float] = []  # when it was there
     arrived = 0.0
     for k, (at, count) in enumerate(zip(needed, size, strict=True)):
         room = begun[k - ahead] if k >= ahead else 0.0
         arrived = max(arrived, room) + count / network
+        there.append(arrived)
         due = begun[-1] + (at - needed[k - 1]) / rate if begun else 0.0
         begun.append(max(arrived, due))
     if not begun:
         return 0.0, 0.0
     first = int(np.searchsorted(np.asarray(needed), batch))
-    first_s = begun[min(first, len(begun)) - 1]
+    first_s = there[max(1, min(first, len(there))) - 1]
     half = len(begun) // 2  # the window has filled by then
     passed = begun[-1] - begun[half]
     busy = (needed[-1] - needed[half]) / rate
-    return (max(0.0, 1 - busy / passed) if passed > 0 else 0.0), first_s
+    return float(max(0.0, 1 - busy / passed) if passed > 0 else 0.0), float(first_s)
