@@ -56,11 +56,13 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> State:
     first = states[0]
     consumed: dict[str, int] = {}
     for state in states:
-        for key in ("epoch", "fingerprint"):
-            if state[key] != first[key]:
-                raise StateError(f"the states are not of one step of one job: {key} is {first[key]} and {state[key]}")
+        for key in (*first, *state):
+            if key != "consumed" and state.get(key) != first.get(key):
+                raise StateError(
+                    f"the states are not of one step of one job: {key} is {first.get(key)} and {state.get(key)}"
+                )
         consumed.update(state["consumed"])
-    return {"epoch": first["epoch"], "consumed": consumed, "fingerprint": dict(first["fingerprint"])}
+    return {**first, "consumed": consumed, "fingerprint": dict(first["fingerprint"])}
 
 
 def worker_shares(batches: int, of_each: Sequence[int]) -> tuple[list[int], int]:

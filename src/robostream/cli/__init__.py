@@ -10,6 +10,7 @@ from robostream.cli.compare import compare
 from robostream.cli.demo import demo
 from robostream.cli.diagnose import diagnose
 from robostream.cli.peek import peek
+from robostream.cli.plan import plan
 from robostream.cli.summarize import summarize
 from robostream.cli.synth import synth
 from robostream.cli.transcode import transcode
@@ -29,6 +30,7 @@ app.command("compare")(compare)
 app.command("demo")(demo)
 app.command("diagnose")(diagnose)
 app.command("peek")(peek)
+app.command("plan")(plan)
 app.command("summarize")(summarize)
 app.command("synth")(synth)
 app.command("transcode")(transcode)
