@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 
 import pytest
+from servers.fixtures import hub, own_caches, s3_server, serve  # noqa: F401
 
 
 def _torchcodec_problem() -> str | None:
