@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,22 +55,29 @@ class VideoIndex:
         """The sample table of an MP4. Raises DataFileError if the file is missing or is not a whole MP4."""
         return self._tables.get(path, lambda: self._read(path))
 
+    def entry(self, path: str) -> IndexEntry:
+        """What makes up the table of an MP4, as it is kept. Raises as `table` does."""
+        return self._load(path)[0]
+
     def _read(self, path: str) -> SampleTable:
+        return self._load(path)[1]
+
+    def _load(self, path: str) -> tuple[IndexEntry, SampleTable]:
         stat = self._source.stat(path)
         name = self._source.describe(path)
-        if self._cache is None:
-            return parse_movie(_read_movie(self._source, path, stat), stat.size, name)
         key = f"{name} {stat.size} {stat.etag}"
-        kept = self._ahead(path, stat) or self._cache.get(key)
+        kept = (self._ahead(path, stat) or self._cache.get(key)) if self._cache else None
         if kept is not None:
             try:
-                return parse_movie(_unpack(kept), stat.size, name)
+                return IndexEntry(path, stat, kept), parse_movie(_unpack(kept), stat.size, name)
             except DataFileError:
                 log.warning("%s: what was kept of its index is not readable and is made anew", name)
         movie = _read_movie(self._source, path, stat)
         table = parse_movie(movie, stat.size, name)
-        self._cache.put(key, pack(movie))
-        return table
+        packed = (_HEAD if movie.at_head else _TAIL) + bytes(movie.moov.payload)
+        if self._cache:
+            self._cache.put(key, packed)
+        return IndexEntry(path, stat, packed), table
 
     def _ahead(self, path: str, stat: Stat) -> bytes | None:
         stored = self._stored.get("", lambda: open_stored(self._source))
@@ -78,7 +86,7 @@ class VideoIndex:
 
 @dataclass(frozen=True, eq=False)
 class IndexEntry:
-    """An MP4 of the index: what it was when its movie box (`moov`, packed) was read."""
+    """An MP4 of the index: what it was when its movie box (`moov`, after where it lay) was read."""
 
     path: str
     stat: Stat
@@ -124,15 +132,7 @@ def open_stored(source: Source) -> StoredIndex | None:
     return None
 
 
-def read_entry(source: Source, path: str) -> IndexEntry:
-    """Read one MP4's entry. Raises DataFileError where it is no whole MP4."""
-    stat = source.stat(path)
-    movie = _read_movie(source, path, stat)
-    parse_movie(movie, stat.size, source.describe(path))
-    return IndexEntry(path, stat, pack(movie))
-
-
-def write_stored(file: str, entries: Iterator[IndexEntry]) -> None:
+def write_stored(file: str | os.PathLike[str], entries: Iterable[IndexEntry]) -> None:
     """Write a stored index; `entries` ordered by path."""
     schema = pa.schema([("path", pa.string()), ("size", pa.int64()), ("etag", pa.string()), ("moov", pa.binary())])
     with pq.ParquetWriter(file, schema, compression="zstd", use_dictionary=False) as writer:
@@ -146,11 +146,6 @@ def write_stored(file: str, entries: Iterator[IndexEntry]) -> None:
                 rows, held = [], 0
         if rows:
             writer.write_table(pa.Table.from_pylist(rows, schema))
-
-
-def pack(movie: Movie) -> bytes:
-    """A movie box as it is kept."""
-    return (_HEAD if movie.at_head else _TAIL) + bytes(movie.moov.payload)
 
 
 def _unpack(kept: bytes) -> Movie:

@@ -14,7 +14,7 @@ from robostream.source.retry import RetryPolicy, TransientError
 from robostream.source.urls import scheme_of, without_secrets
 
 _LOOK_AGAIN_S = 30.0  # an answer of fsspec does not tell the file's version, so it is looked at again this often
-_ETAGS = ("ETag", "etag", "e_tag", "md5Hash", "content_md5", "ino", "mtime", "LastModified", "last_modified", "created")
+_ETAGS = ("ETag", "etag", "e_tag", "md5Hash", "content_md5", "mtime", "LastModified", "last_modified", "created")
 _FINAL = (ImportError, NotImplementedError, TypeError, ValueError, AttributeError)
 
 
