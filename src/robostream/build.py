@@ -17,6 +17,7 @@ from robostream.consumer import ClipWork, ConsumerOrder
 from robostream.decode import PyavDecoder, VideoDecoder, decode_part
 from robostream.errors import MetadataError, PictureMatchError, SelectionError, SettingError
 from robostream.fetch import Camera, ClipFetcher, Pin
+from robostream.index import INDEX_BYTES, VideoIndex
 from robostream.metadata import DatasetMetadata, Feature
 from robostream.metrics import Metrics
 from robostream.mp4 import SampleTable
@@ -26,7 +27,6 @@ from robostream.plan import Int, Plan, PlanSettings
 from robostream.pool import FramePool
 from robostream.rows import ROW_BYTES
 from robostream.sizing import Room, Sizes, longest_clip, reach, room, settle
-from robostream.video import INDEX_BYTES, VideoIndex
 from robostream.windows import Window
 
 

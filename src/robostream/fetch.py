@@ -11,13 +11,14 @@ from fractions import Fraction
 import numpy as np
 
 from robostream.consumer import ClipWork
-from robostream.errors import RobostreamError
+from robostream.errors import RobostreamError, SourceError
+from robostream.index import VideoIndex
 from robostream.metadata import DatasetMetadata
 from robostream.metrics import Metrics
 from robostream.pictures import MISSING, Clock, EpisodeVideo, Matched, match_pictures
 from robostream.plan import Bool, Int
 from robostream.rows import CLOCK, Columns, RowReader
-from robostream.video import CodedClip, VideoIndex, fetch_clip
+from robostream.video import CodedClip, fetch_clip
 from robostream.windows import window_rows
 
 log = logging.getLogger("robostream")
@@ -116,7 +117,7 @@ class ClipFetcher:
         self.selected = selected
         self.cameras = list(cameras)
         self.index = VideoIndex(meta.source)
-        self.reader = RowReader(meta)
+        self.reader = RowReader(meta, metrics)
         self._tolerance_s = tolerance_s
         self._clock: Clock = clock
         self._skip = skip
@@ -139,7 +140,7 @@ class ClipFetcher:
                 parts = [self._camera(work, rows, camera, samples, valid) for camera in self.cameras]
                 return FetchedClip(work, where, samples, valid, rows, parts)
             except RobostreamError as error:
-                if not self._skip:
+                if not self._skip or isinstance(error, SourceError):
                     raise
                 self.warn_once(where, f"{error} Left out {len(samples)} samples of {where}.")
                 return FetchedClip(work, where, samples, np.zeros(len(samples), bool), {}, [])
@@ -178,7 +179,8 @@ class ClipFetcher:
         part = CameraPart(camera, frames, uses, index, slots, np.flatnonzero(slots < 0))
         if len(part.read):
             self._read(part, row, pictures)
-            self._metrics.add("bytes_read", part.coded_bytes)
+            if part.coded is not None:  # images were counted with their rows
+                self._metrics.add("bytes_needed", part.coded.bytes_needed)
         return part
 
     def _read(self, part: CameraPart, row: int, pictures: Int | int | None) -> None:

@@ -13,8 +13,10 @@ from contextlib import contextmanager
 class Metrics:
     """Thread-safe sums, by name. Times are in seconds, summed over the threads that spent them.
 
-    Names: samples, clips, frames_decoded, frames_reused, bytes_read, episodes_drifted, samples_skipped,
-    and fetch_s, decode_s, wait_s (the consumer waits for decoding), assemble_s.
+    Names, of a pipeline: samples, clips, frames_decoded, frames_reused, episodes_drifted, samples_skipped,
+    bytes_needed (coded pictures that were decoded, and columns of rows), and fetch_s, decode_s, wait_s (the consumer
+    waits for decoding), assemble_s. Of a source: bytes_read (all that came from it, the index and the gaps between
+    ranges too), requests, retries, first_byte_s (from asking to the answer's beginning), cache_hits.
     """
 
     def __init__(self) -> None:

@@ -7,6 +7,7 @@ import typer
 from robostream.cli.bench import bench
 from robostream.cli.common import CleanErrors
 from robostream.cli.demo import demo
+from robostream.cli.index import index
 from robostream.cli.peek import peek
 from robostream.cli.synth import synth
 
@@ -22,5 +23,6 @@ app = typer.Typer(
 
 app.command("bench")(bench)
 app.command("demo")(demo)
+app.command("index")(index)
 app.command("peek")(peek)
 app.command("synth")(synth)

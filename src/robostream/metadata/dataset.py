@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -128,10 +130,11 @@ def load_metadata(
 
 def _check_cameras(meta: DatasetMetadata, first: int, lost: dict[str, str]) -> None:
     """Refuse cameras that are declared but have no pictures, judged by the file of the episode at `first`."""
-    for key, placement in meta.episodes.videos.items():
-        path = placement.files[placement.file[first]]
-        if not meta.source.exists(path):
-            lost[key] = f"{meta.source.describe(path)} does not exist"
+    paths = {key: place.files[place.file[first]] for key, place in meta.episodes.videos.items()}
+    with ThreadPoolExecutor(max(1, len(paths))) as pool:
+        there = list(pool.map(meta.source.exists, paths.values()))
+    for path, key in itertools.compress([(path, key) for key, path in paths.items()], [not yes for yes in there]):
+        lost[key] = f"{meta.source.describe(path)} does not exist"
     if lost:
         key, reason = next(iter(lost.items()))
         rest = [k for k in meta.camera_keys if k not in lost]

@@ -1,0 +1,212 @@
+"""Object stores through obstore, whose requests run outside of Python: S3, Google Cloud Storage, Azure."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from robostream.errors import AccessError, FileMissingError, SourceChangedError, SourceError
+from robostream.metrics import Metrics
+from robostream.source.generic import FsspecStore
+from robostream.source.interface import Stat
+from robostream.source.remote import Session
+from robostream.source.retry import RetryPolicy, TransientError
+from robostream.source.urls import without_secrets
+
+SCHEMES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs", "abfss": "adlfs"}
+"""Scheme → the package with which fsspec reads it."""
+
+# fsspec's names of options → obstore's.
+_OPTIONS = {
+    "s3": {
+        "key": "access_key_id",
+        "secret": "secret_access_key",
+        "token": "session_token",
+        "anon": "skip_signature",
+        "endpoint_url": "endpoint",
+        "region": "region",
+    },
+    "gs": {"anon": "skip_signature", "token": "service_account"},
+    "az": {
+        "anon": "skip_signature",
+        "account_name": "account_name",
+        "account_key": "account_key",
+        "sas_token": "sas_key",
+        "tenant_id": "tenant_id",
+        "client_id": "client_id",
+        "client_secret": "client_secret",
+    },
+}
+_used_by: list[int] = []  # the process that used obstore first: its runtime does not work in a forked child
+
+
+class ObjectStore:
+    """Objects below a URL: through obstore where it can be used, else through fsspec.
+
+    options: as fsspec takes them.
+    """
+
+    def __init__(self, url: str, scheme: str, options: Mapping[str, Any]) -> None:
+        self._url = url.rstrip("/")
+        self._scheme = scheme
+        self._options = dict(options)
+
+    def describe(self, path: str) -> str:
+        return f"{without_secrets(self._url)}/{path}"
+
+    def connect(self, policy: RetryPolicy, metrics: Metrics) -> Session:
+        settings = self._settings()
+        package = SCHEMES[self._scheme]
+        reason = "the package obstore is not installed" if not _installed("obstore") else ""
+        if settings is None:
+            reason = "obstore does not know some of the storage_options"
+        elif _used_by and _used_by[0] != os.getpid():
+            reason = "obstore does not work in a forked process"
+        if settings is not None and not reason:
+            _used_by[:] = [os.getpid()]
+            return ObstoreSession(self, self._url, settings, policy, metrics)
+        if _installed(package):
+            return FsspecStore(self._url, self._options).connect(policy, metrics)
+        raise SourceError(
+            f"{without_secrets(self._url)}: {reason}. Install {package} (`pip install {package}`)"
+            + (
+                ', start workers with multiprocessing_context="spawn", or use StreamLoader, which needs none'
+                if "forked" in reason
+                else ", or robostream[s3]"
+            )
+        )
+
+    def _settings(self) -> dict[str, Any] | None:
+        """The options in obstore's names; None where one of them has none."""
+        names = _OPTIONS[{"s3a": "s3", "gcs": "gs", "abfs": "az", "abfss": "az"}.get(self._scheme, self._scheme)]
+        options = dict(self._options)
+        client = options.pop("client_kwargs", {})
+        if not isinstance(client, Mapping):
+            return None
+        flat = {**client, **options}
+        if not flat.keys() <= names.keys() | {"region_name"}:
+            return None
+        if "region_name" in flat:
+            flat["region"] = flat.pop("region_name")
+        return {names[name]: value for name, value in flat.items()}
+
+
+class ObstoreSession:
+    """One process's store. See `Session` in remote.py."""
+
+    def __init__(
+        self, store: ObjectStore, url: str, settings: Mapping[str, Any], policy: RetryPolicy, metrics: Metrics
+    ) -> None:
+        import obstore
+        from obstore import store as stores
+
+        self._store = store
+        self._metrics = metrics
+        self._obstore = obstore
+        settings = dict(settings)
+        endpoint = str(settings.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL_S3", ""))
+        endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL", "")
+        timeout = timedelta(seconds=policy.timeout_s)
+        client: dict[str, Any] = {"connect_timeout": timeout, "read_timeout": timeout, "timeout": "1h"}
+        if endpoint.startswith("http://"):
+            client["allow_http"] = True
+        more: dict[str, Any] = {}
+        if url.startswith(("s3://", "s3a://")):
+            more = _s3_credentials(settings)
+            if endpoint:
+                settings["endpoint"] = endpoint
+        try:
+            open_store: Any = stores.from_url
+            self._files = open_store(
+                url, config=settings, client_options=client, retry_config={"max_retries": 0}, **more
+            )
+        except Exception as error:
+            raise SourceError(f"{without_secrets(url)}: can't be opened: {_clean(error)}") from None
+
+    def stat(self, path: str) -> Stat:
+        found = self._call(path, lambda: self._obstore.head(self._files, path))
+        return Stat(int(found["size"]), str(found["e_tag"] or "").strip('"'))
+
+    def whole(self, path: str) -> bytes:
+        return bytes(self._call(path, lambda: self._obstore.get(self._files, path).bytes()))
+
+    def part(self, path: str, start: int, stop: int, stat: Stat) -> bytes:
+        options: dict[str, Any] = {"range": (start, stop)}
+
+        def read() -> bytes:
+            answer = self._obstore.get(self._files, path, options=options)
+            found = Stat(int(answer.meta["size"]), str(answer.meta["e_tag"] or "").strip('"'))
+            if found != stat:
+                raise SourceChangedError(
+                    f"{self._store.describe(path)}: the object was replaced while the dataset was open: it was {stat} "
+                    f"and is {found} now. Open the dataset anew"
+                )
+            return bytes(answer.bytes())
+
+        data = bytes(self._call(path, read))
+        if len(data) != stop - start:
+            raise TransientError(f"the body is short: {len(data):,} of {stop - start:,} bytes")
+        return data
+
+    def list(self, prefix: str) -> list[str] | None:
+        batches = self._call(prefix, lambda: list(self._obstore.list(self._files, prefix.rstrip("/") + "/")))
+        return sorted(str(item["path"]) for batch in batches for item in batch)
+
+    def _call(self, path: str, function: Any) -> Any:
+        from obstore import exceptions
+
+        name = self._store.describe(path)
+        self._metrics.add("requests")
+        begun = time.monotonic()
+        try:
+            return function()
+        except (exceptions.NotFoundError, FileNotFoundError):
+            raise FileMissingError(f"{name}: no such object") from None
+        except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError):
+            raise AccessError(_refused(name)) from None
+        except exceptions.BaseError as error:
+            text = str(error)
+            status = re.search(r"status:? (\d{3})", text)
+            code = int(status[1]) if status else 0
+            if code in (401, 403) or "169.254.169.254" in text:
+                raise AccessError(_refused(name)) from None
+            if 400 <= code < 500 and code not in (408, 425, 429):
+                raise SourceError(f"{name}: {_clean(error)}") from None
+            raise TransientError(f"answered {code}" if code else _clean(error)) from None
+        finally:
+            self._metrics.add("first_byte_s", time.monotonic() - begun)
+
+
+def _s3_credentials(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What AWS profiles and sign-on tell, which obstore does not read by itself; needs boto3."""
+    known = "access_key_id" in settings or settings.get("skip_signature") or "AWS_ACCESS_KEY_ID" in os.environ
+    if known or not _installed("boto3"):
+        return {}
+    import boto3
+    from obstore.auth.boto3 import Boto3CredentialProvider
+
+    session = boto3.Session()
+    if session.get_credentials() is None:
+        return {}
+    return {"credential_provider": Boto3CredentialProvider(session)}
+
+
+def _installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
+def _clean(error: Exception) -> str:
+    """The first line of an error of obstore, without the query of a URL in it."""
+    return re.sub(r"\?[^\s\"')]*", "", str(error).strip().splitlines()[0])
+
+
+def _refused(name: str) -> str:
+    return (
+        f"{name}: access refused. Check that the credentials in storage_options or in the environment may read it, "
+        "and the region; docs/sources.md tells where they are looked for"
+    )
