@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from robostream.errors import AccessError, FileMissingError, SourceChangedError, SourceError
+from robostream.errors import AccessError, FileMissingError, SettingError, SourceChangedError, SourceError
 from robostream.metrics import Metrics
 from robostream.source.generic import FsspecStore
+from robostream.source.helper import HelperSession
 from robostream.source.interface import Stat
 from robostream.source.remote import Session
 from robostream.source.retry import RetryPolicy, TransientError
@@ -42,11 +43,11 @@ _OPTIONS = {
         "client_secret": "client_secret",
     },
 }
-_used_by: list[int] = []  # the process that used obstore first: its runtime does not work in a forked child
+_used_by: list[int] = []  # the process that used obstore first: its threads do not survive a fork
 
 
 class ObjectStore:
-    """Objects below a URL: through obstore where it can be used, else through fsspec.
+    """Objects below a URL: through obstore, or through fsspec where obstore is not there or does not know an option.
 
     options: as fsspec takes them.
     """
@@ -60,26 +61,19 @@ class ObjectStore:
         return f"{without_secrets(self._url)}/{path}"
 
     def connect(self, policy: RetryPolicy, metrics: Metrics) -> Session:
-        settings = self._settings()
-        package = SCHEMES[self._scheme]
-        reason = "the package obstore is not installed" if not _installed("obstore") else ""
-        if settings is None:
-            reason = "obstore does not know some of the storage_options"
-        elif _used_by and _used_by[0] != os.getpid():
-            reason = "obstore does not work in a forked process"
-        if settings is not None and not reason:
-            _used_by[:] = [os.getpid()]
-            return ObstoreSession(self, self._url, settings, policy, metrics)
-        if _installed(package):
-            return FsspecStore(self._url, self._options).connect(policy, metrics)
-        raise SourceError(
-            f"{without_secrets(self._url)}: {reason}. Install {package} (`pip install {package}`)"
-            + (
-                ', start workers with multiprocessing_context="spawn", or use StreamLoader, which needs none'
-                if "forked" in reason
-                else ", or robostream[s3]"
+        settings, package = self._settings(), SCHEMES[self._scheme]
+        if settings is None or not _installed("obstore"):
+            if _installed(package):
+                return FsspecStore(self._url, self._options).connect(policy, metrics)
+            reason = "obstore knows no such storage_options" if _installed("obstore") else "needs obstore"
+            raise SettingError(
+                f"{without_secrets(self._url)}: {reason}: `pip install robostream[cloud]`, or fsspec's package for it: "
+                f"`pip install {package}`"
             )
-        )
+        if _used_by and _used_by[0] != os.getpid():
+            return HelperSession(self, policy, metrics)
+        _used_by[:] = [os.getpid()]
+        return ObstoreSession(self, self._url, settings, policy, metrics)
 
     def _settings(self) -> dict[str, Any] | None:
         """The options in obstore's names; None where one of them has none."""

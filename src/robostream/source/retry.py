@@ -58,8 +58,11 @@ class TransientError(Exception):
     """A failure that may pass. The message is its reason; retry_after: seconds that the server asks to wait."""
 
     def __init__(self, reason: str, retry_after: float = 0.0) -> None:
-        super().__init__(reason)
+        super().__init__(reason, retry_after)
         self.retry_after = retry_after
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class CancelledError(Exception):
