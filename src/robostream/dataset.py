@@ -87,6 +87,7 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
         cache_dir: keep the byte ranges that were read from a remote source here; by default they are not kept.
         cache_bytes: bound of `cache_dir`; the least recently used ranges go first.
         retry: how patient reads of remote sources are.
+        fetch_bytes: coded video that each consumer reads ahead of its decoding from a remote source, at most.
 
     Raises:
         AccessError, SourceUnavailableError, SourceChangedError: a remote source refuses, fails, or changes.
@@ -136,6 +137,7 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
         cache_dir: str | os.PathLike[str] | None = None,
         cache_bytes: int = 10 << 30,
         retry: RetryPolicy | None = None,
+        fetch_bytes: int = 256 << 20,
     ) -> None:
         super().__init__()
         _one_of("timestamps", timestamps, ("check", "index"))
@@ -162,6 +164,7 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
             clock=timestamps,
             skip=on_error == "skip",
             return_uint8=return_uint8,
+            fetch_bytes=fetch_bytes,
         )
         opened = open_source(
             repo_id=repo_id,

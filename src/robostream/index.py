@@ -55,6 +55,10 @@ class VideoIndex:
         """The sample table of an MP4. Raises DataFileError if the file is missing or is not a whole MP4."""
         return self._tables.get(path, lambda: self._read(path))
 
+    def __contains__(self, path: str) -> bool:
+        """Whether a table is here, or on its way."""
+        return path in self._tables
+
     def entry(self, path: str) -> IndexEntry:
         """What makes up the table of an MP4, as it is kept. Raises as `table` does."""
         return self._load(path)[0]

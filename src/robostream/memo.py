@@ -28,6 +28,11 @@ class Memo(Generic[K, V]):
         self._making: dict[K, Future[V]] = {}
         self._held = 0
 
+    def __contains__(self, key: K) -> bool:
+        """Whether the result for a key is here, or on its way."""
+        with self._lock:
+            return key in self._kept or key in self._making
+
     def get(self, key: K, make: Callable[[], V]) -> V:
         """The result for a key; `make` is called if it is not here. Raises what `make` raises, to all who wait."""
         with self._lock:

@@ -20,13 +20,14 @@ from urllib3.exceptions import HTTPError, SSLError
 from robostream.errors import AccessError, FileMissingError, SourceChangedError, SourceError
 from robostream.metrics import Metrics
 from robostream.source.interface import Stat
-from robostream.source.retry import RetryPolicy, TransientError, check_cancelled, retry_after_s
+from robostream.source.retry import RetryPolicy, TransientError, asked_pause_s, check_cancelled, check_pace
 from robostream.source.urls import Url, expiry, origin, without_secrets
 
 _CONNECTIONS = 64  # kept for each host
 _PIECE = 1 << 20  # bytes taken from a connection at once
 _REDIRECTS = (301, 302, 303, 307, 308)
 _MAX_REDIRECTS = 5
+_MOST_IGNORED = 4  # ranges of a file, in a row, until a server is taken not to know them
 _PASSING = (408, 425, 429)
 _EXPIRED = (400, 401, 403, 404, 410)  # what hosts answer to a signed URL that is too old
 _RENEW_S = 60.0  # a signed URL is renewed this long before it ends
@@ -97,7 +98,7 @@ class _Answer:
                 had += len(piece)
                 if had == length:
                     break
-                self._check_pace(had)
+                check_pace(self._policy, had, self._begun)
         except HTTPError as error:
             self.drop()
             raise TransientError(f"the body broke off after {had:,} of {due:,} bytes ({_reason(error)})") from None
@@ -109,12 +110,6 @@ class _Answer:
             raise TransientError(f"the body is short: {had:,} of {length:,} bytes")
         self.raw.release_conn()
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-    def _check_pace(self, had: int) -> None:
-        check_cancelled()
-        spent = time.monotonic() - self._begun
-        if spent > self._policy.timeout_s + had / self._policy.least_bytes_per_s:
-            raise TransientError(f"only {had:,} bytes came in {spent:.0f} s")
 
     def drop(self) -> None:
         """Give up the connection, since a body is left on it."""
@@ -143,6 +138,7 @@ class HttpSession:
         self._pools: dict[str, urllib3.PoolManager] = {}
         self._places: dict[str, _Place] = {}
         self._etags: dict[str, str] = {}
+        self._ignored: dict[str, int] = {}  # how often a range was, of each file
         self._headers: Headers = {**store.headers}
         authorization = store.url.authorization or (store.token() if store.token else None)
         if authorization:
@@ -196,8 +192,15 @@ class HttpSession:
         self._check(path, answer)
         if answer.status == 200 and (start, stop) != (0, stat.size):
             answer.drop()
+            self._ignored[path] = self._ignored.get(path, 0) + 1
+            if self._ignored[path] >= _MOST_IGNORED:
+                raise SourceError(
+                    f"{self._store.describe(path)}: the server ignores the ranges that are asked for and sends whole "
+                    "files. Serve the dataset from one that supports range requests, or download it"
+                )
             raise TransientError("the server ignored the range that was asked for, and sent the whole file")
         if answer.status == 206:
+            self._ignored.pop(path, None)
             found = answer.headers.get("Content-Range", "")
             total = _total(found)
             if total is not None and total != stat.size:
@@ -235,8 +238,11 @@ class HttpSession:
         """Raise for every answer that has not the file in it."""
         status = answer.status
         if status in (200, 206):
+            if answer.headers.get("Content-Type", "").startswith("text/html"):
+                answer.drop()
+                raise TransientError("the server sent a web page in place of the file")
             return
-        name, after = self._store.describe(path), _asked_pause(answer)
+        name, after = self._store.describe(path), asked_pause_s(answer.headers)
         answer.done()
         code = answer.headers.get("X-Error-Code", "")
         said = f"{status} {code or answer.raw.reason or ''}".strip()
@@ -337,12 +343,6 @@ def _make_manager(proxy: str) -> urllib3.PoolManager:
     url = Url.parse(proxy if "://" in proxy else f"http://{proxy}")
     headers = {"Proxy-Authorization": url.authorization} if url.authorization else None
     return urllib3.ProxyManager(url.clean, maxsize=_CONNECTIONS, ssl_context=context, proxy_headers=headers)
-
-
-def _asked_pause(answer: _Answer) -> float:
-    """Seconds that the server asks to wait: `Retry-After`, or the Hub's `RateLimit: "api";r=0;t=55`."""
-    limit = re.search(r";\s*t=(\d+)", answer.headers.get("RateLimit", "")) if answer.status == 429 else None
-    return max(retry_after_s(answer.headers.get("Retry-After")), float(limit[1]) if limit else 0.0)
 
 
 def _length(answer: _Answer) -> int | None:

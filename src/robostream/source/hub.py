@@ -26,6 +26,7 @@ from huggingface_hub.errors import (
 from robostream.errors import AccessError, MetadataError, SettingError, SourceError, SourceUnavailableError
 from robostream.source.http import HttpStore
 from robostream.source.local import LocalSource
+from robostream.source.retry import RetryPolicy, TransientError, asked_pause_s, persist
 from robostream.source.urls import Url
 
 T = TypeVar("T")
@@ -37,6 +38,7 @@ _URI = re.compile(
     r"hf://(?P<kind>datasets|buckets)/(?P<id>[^/@]+/[^/@]+)"
     r"(@(?P<revision>refs/(?:convert|pr)/[^/]+|[^/]+))?(/(?P<folder>.*))?"
 )
+_HTTP_LIBRARIES = ("httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3")  # of huggingface_hub's versions
 _ADVICE = (
     "Check that the name is right and that the token may read it: log in with `hf auth login`, set HF_TOKEN, or pass "
     "token=; for a gated one, accept its conditions on its page"
@@ -121,16 +123,23 @@ class HubRoot:
             raise SettingError(f"{self.uri}: buckets need a newer huggingface_hub: pip install -U huggingface_hub")
         return list(api.list_bucket_tree(self.repo_id, folder, recursive=True, token=token))
 
-    def pin(self) -> HubRoot:
+    def pin(self, policy: RetryPolicy) -> HubRoot:
         """The same at the commit that the revision means now."""
         if self.revision and re.fullmatch(r"[0-9a-f]{40}", self.revision):
             return self
         api, token = HfApi(), self.token.for_client
-        info = self.call(lambda: api.dataset_info(self.repo_id, revision=self.revision, expand=["sha"], token=token))
+
+        def ask() -> Any:
+            return api.dataset_info(self.repo_id, revision=self.revision, expand=["sha"], token=token)
+
+        info = persist(lambda: self.call(ask), policy, policy.opening_deadline_s, self.uri, lambda: None)
         return replace(self, revision=info.sha)
 
     def call(self, function: Callable[[], T]) -> T:
-        """A call of huggingface_hub, with its errors in our words. None of theirs is chained: they hold headers."""
+        """One attempt at a call of huggingface_hub, with its errors in our words.
+
+        None of theirs is chained: they hold headers. Raises TransientError for what may pass.
+        """
         try:
             return function()
         except GatedRepoError:
@@ -142,10 +151,10 @@ class HubRoot:
                 f"{self.uri}: there is no revision {self.revision!r}; check its tags and branches"
             ) from None
         except (LocalEntryNotFoundError, OfflineModeIsEnabled):
-            offline = constants.HF_HUB_OFFLINE
+            if not constants.HF_HUB_OFFLINE:
+                raise TransientError(f"{constants.ENDPOINT} did not answer, and nothing is in the cache") from None
             raise SourceUnavailableError(
-                f"{self.uri}: its metadata is not in the cache ({constants.HF_HUB_CACHE}), and "
-                + ("HF_HUB_OFFLINE is set" if offline else f"{constants.ENDPOINT} can't be reached")
+                f"{self.uri}: its metadata is not in the cache ({constants.HF_HUB_CACHE}), and HF_HUB_OFFLINE is set"
             ) from None
         except EntryNotFoundError:
             raise MetadataError(
@@ -155,12 +164,15 @@ class HubRoot:
         except HFValidationError:
             raise SettingError(f"repo_id={self.repo_id!r} is not a name on the Hub: OWNER/NAME") from None
         except HfHubHTTPError as error:
-            status = getattr(error.response, "status_code", None)
+            status = getattr(error.response, "status_code", 0)
             if status not in (401, 403):
-                raise SourceUnavailableError(f"{self.uri}: {constants.ENDPOINT} answered {status}") from None
+                pause = asked_pause_s(error.response.headers) if error.response is not None else 0.0
+                raise TransientError(f"{constants.ENDPOINT} answered {status}", pause) from None
             reason = f"access refused ({status})"
-        except OSError as error:  # no connection, or no place in the cache
-            raise SourceUnavailableError(f"{self.uri}: {type(error).__name__} at {constants.ENDPOINT}") from None
+        except Exception as error:
+            if not isinstance(error, OSError) and type(error).__module__.partition(".")[0] not in _HTTP_LIBRARIES:
+                raise
+            raise TransientError(f"{type(error).__name__} at {constants.ENDPOINT}") from None
         raise AccessError(f"{self.uri}: {reason}. {_ADVICE}")
 
     def list(self, prefix: str) -> list[str]:
@@ -182,7 +194,7 @@ class _Lister:
         return self.root.list(prefix)
 
 
-def open_repository(root: HubRoot, refresh: bool = False) -> tuple[HubRoot, LocalSource]:
+def open_repository(root: HubRoot, policy: RetryPolicy, refresh: bool = False) -> tuple[HubRoot, LocalSource]:
     """Pin a dataset repository to the commit that its revision means now, and fetch its metadata.
 
     Metadata goes through huggingface_hub's cache, so its settings hold: HF_HOME, HF_ENDPOINT, HF_TOKEN,
@@ -201,17 +213,21 @@ def open_repository(root: HubRoot, refresh: bool = False) -> tuple[HubRoot, Loca
         )
         return Path(found)
 
-    info = root.call(lambda: fetch(root.path(_INFO), root.revision))
+    def retried(function: Callable[[], T]) -> T:
+        return persist(function, policy, policy.opening_deadline_s, root.uri, lambda: None)
+
+    def get(path: str, revision: str | None) -> Path:
+        return retried(lambda: root.call(lambda: fetch(root.path(path), revision)))
+
+    info = get(_INFO, root.revision)
     snapshot = info.parents[root.path(_INFO).count("/")]
     pinned = replace(root, revision=snapshot.name)
     folder = LocalSource(snapshot / root.folder, pinned.uri)
     try:
-        names = pinned.list("meta")
+        names = retried(lambda: pinned.list("meta"))
     except SourceUnavailableError:
         names = folder.list("meta")  # offline: what was fetched before
     needed = [name for name in names if name != _INFO and not _NOT_NEEDED.fullmatch(name)]
     with ThreadPoolExecutor(_READERS, "robostream-hub") as pool:
-        jobs = [pool.submit(fetch, root.path(name), snapshot.name) for name in needed]
-        for job in jobs:
-            root.call(job.result)
+        list(pool.map(lambda name: get(name, snapshot.name), needed))
     return pinned, folder

@@ -16,7 +16,7 @@ from robostream.source.generic import FsspecStore
 from robostream.source.helper import HelperSession
 from robostream.source.interface import Stat
 from robostream.source.remote import Session
-from robostream.source.retry import RetryPolicy, TransientError
+from robostream.source.retry import RetryPolicy, TransientError, check_pace
 from robostream.source.urls import without_secrets
 
 SCHEMES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs", "abfss": "adlfs"}
@@ -97,9 +97,9 @@ class ObstoreSession:
         self, store: ObjectStore, url: str, settings: Mapping[str, Any], policy: RetryPolicy, metrics: Metrics
     ) -> None:
         import obstore
-        from obstore import store as stores
 
         self._store = store
+        self._policy = policy
         self._metrics = metrics
         self._obstore = obstore
         settings = dict(settings)
@@ -109,16 +109,13 @@ class ObstoreSession:
         client: dict[str, Any] = {"connect_timeout": timeout, "read_timeout": timeout, "timeout": "1h"}
         if endpoint.startswith("http://"):
             client["allow_http"] = True
-        more: dict[str, Any] = {}
+        more: dict[str, Any] = {"client_options": client, "retry_config": {"max_retries": 0}}
         if url.startswith(("s3://", "s3a://")):
-            more = _s3_credentials(settings)
+            more |= _s3_credentials(settings)
             if endpoint:
                 settings["endpoint"] = endpoint
         try:
-            open_store: Any = stores.from_url
-            self._files = open_store(
-                url, config=settings, client_options=client, retry_config={"max_retries": 0}, **more
-            )
+            self._files = _open_store(url, settings, more)
         except Exception as error:
             raise SourceError(f"{without_secrets(url)}: can't be opened: {_clean(error)}") from None
 
@@ -127,7 +124,7 @@ class ObstoreSession:
         return Stat(int(found["size"]), str(found["e_tag"] or "").strip('"'))
 
     def whole(self, path: str) -> bytes:
-        return bytes(self._call(path, lambda: self._obstore.get(self._files, path).bytes()))
+        return bytes(self._call(path, lambda: self._body(self._obstore.get(self._files, path), 0)))
 
     def part(self, path: str, start: int, stop: int, stat: Stat) -> bytes:
         options: dict[str, Any] = {"range": (start, stop)}
@@ -140,7 +137,7 @@ class ObstoreSession:
                     f"{self._store.describe(path)}: the object was replaced while the dataset was open: it was {stat} "
                     f"and is {found} now. Open the dataset anew"
                 )
-            return bytes(answer.bytes())
+            return self._body(answer, stop - start)
 
         data = bytes(self._call(path, read))
         if len(data) != stop - start:
@@ -150,6 +147,17 @@ class ObstoreSession:
     def list(self, prefix: str) -> list[str] | None:
         batches = self._call(prefix, lambda: list(self._obstore.list(self._files, prefix.rstrip("/") + "/")))
         return sorted(str(item["path"]) for batch in batches for item in batch)
+
+    def _body(self, answer: Any, due: int) -> bytes:
+        """The body of an answer, given up where it comes too slowly. due: bytes that it should have."""
+        pieces: list[bytes] = []
+        had, begun = 0, time.monotonic()
+        for piece in answer.stream(min_chunk_size=1):
+            pieces.append(bytes(piece))
+            had += len(pieces[-1])
+            if had != due:
+                check_pace(self._policy, had, begun)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _call(self, path: str, function: Any) -> Any:
         from obstore import exceptions
@@ -174,6 +182,20 @@ class ObstoreSession:
             raise TransientError(f"answered {code}" if code else _clean(error)) from None
         finally:
             self._metrics.add("first_byte_s", time.monotonic() - begun)
+
+
+def _open_store(url: str, settings: Mapping[str, Any], more: Mapping[str, Any]) -> Any:
+    """A store of obstore for a root. Keys are taken as they are written, not decoded as parts of a URL are."""
+    from obstore import store as stores
+
+    scheme, _, rest = url.partition("://")
+    bucket, _, prefix = rest.partition("/")
+    if scheme in ("s3", "s3a"):
+        return stores.S3Store(bucket, prefix=prefix or None, config=dict(settings), **more)
+    if scheme in ("gs", "gcs"):
+        return stores.GCSStore(bucket, prefix=prefix or None, config=dict(settings), **more)
+    open_url: Any = stores.from_url
+    return open_url(url, config=dict(settings), **more)
 
 
 def _s3_credentials(settings: Mapping[str, Any]) -> dict[str, Any]:

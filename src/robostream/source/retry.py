@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -89,6 +90,14 @@ def check_cancelled() -> None:
         raise CancelledError
 
 
+def check_pace(policy: RetryPolicy, had: int, begun: float) -> None:
+    """Raise for a body of which only `had` bytes came since `begun` (monotonic), or that is no longer wanted."""
+    check_cancelled()
+    spent = time.monotonic() - begun
+    if spent > policy.timeout_s + had / policy.least_bytes_per_s:
+        raise TransientError(f"only {had:,} bytes came in {spent:.0f} s")
+
+
 def _pause(seconds: float) -> None:
     event = _cancelled.get()
     if event is None:
@@ -123,6 +132,12 @@ def persist(
                 ) from None
         on_retry()
         _pause(wait)
+
+
+def asked_pause_s(headers: Mapping[str, str]) -> float:
+    """Seconds that a server asks to wait: `Retry-After`, or the Hub's `RateLimit: "api";r=0;t=55` where none are left."""
+    limit = re.search(r"r=0\s*;\s*t=(\d+)", headers.get("RateLimit", ""))
+    return max(retry_after_s(headers.get("Retry-After")), float(limit[1]) if limit else 0.0)
 
 
 def retry_after_s(value: str | None) -> float:

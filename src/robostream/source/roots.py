@@ -160,7 +160,7 @@ def _open_hub(hub: HubRoot, access: Access) -> Opened:
         return Opened(access.remote(hub.store()))
     from robostream.source.hub import open_repository
 
-    pinned, meta = open_repository(hub, access.refresh)
+    pinned, meta = open_repository(hub, access.retry, access.refresh)
     return Opened(JoinedSource(meta, access.remote(pinned.store())), pinned.revision)
 
 
@@ -169,7 +169,7 @@ def _bulk(root: str | os.PathLike[str], access: Access) -> Source:
     if scheme_of(os.fspath(root)) != "hf":
         return _source(root, access)
     hub = _parse_hub(os.fspath(root), access)
-    return access.remote((hub if hub.is_bucket else hub.pin()).store())
+    return access.remote((hub if hub.is_bucket else hub.pin(access.retry)).store())
 
 
 def _source(root: str | os.PathLike[str], access: Access) -> Source:
