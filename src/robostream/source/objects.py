@@ -190,12 +190,13 @@ def _open_store(url: str, settings: Mapping[str, Any], more: Mapping[str, Any]) 
 
     scheme, _, rest = url.partition("://")
     bucket, _, prefix = rest.partition("/")
+    options: dict[str, Any] = {"config": dict(settings), **more}
     if scheme in ("s3", "s3a"):
-        return stores.S3Store(bucket, prefix=prefix or None, config=dict(settings), **more)
+        return stores.S3Store(bucket, prefix=prefix or None, **options)
     if scheme in ("gs", "gcs"):
-        return stores.GCSStore(bucket, prefix=prefix or None, config=dict(settings), **more)
+        return stores.GCSStore(bucket, prefix=prefix or None, **options)
     open_url: Any = stores.from_url
-    return open_url(url, config=dict(settings), **more)
+    return open_url(url, **options)
 
 
 def _s3_credentials(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -135,7 +135,7 @@ def persist(
 
 
 def asked_pause_s(headers: Mapping[str, str]) -> float:
-    """Seconds that a server asks to wait: `Retry-After`, or the Hub's `RateLimit: "api";r=0;t=55` where none are left."""
+    """Seconds that a server asks to wait: `Retry-After`, or `RateLimit: "api";r=0;t=55` of the Hub with none left."""
     limit = re.search(r"r=0\s*;\s*t=(\d+)", headers.get("RateLimit", ""))
     return max(retry_after_s(headers.get("Retry-After")), float(limit[1]) if limit else 0.0)
 
