@@ -99,9 +99,8 @@ def test_http_credentials(places: Places, root: Path) -> None:
     bearer = places.serve("files", folder=str(root), token=ADA)
     options = {"headers": {"Authorization": f"Bearer {ADA}"}}
     assert sorted(indices(stream({"root": bearer.url}, storage_options=options))) == FRAMES
-    requests = len(bearer.record())
     refused({"root": bearer.url}, AccessError, "401")
-    assert len(bearer.record()) == requests + 1  # asked once
+    assert len([entry for entry in bearer.record() if "authorization" not in entry["headers"]]) == 1  # asked once
     refused({"root": bearer.url + "/nowhere"}, MetadataError, "nowhere/meta/info.json", storage_options=options)
 
 
