@@ -70,3 +70,11 @@ def s3_server() -> Iterator[s3.S3Server]:
     server = s3.S3Server()
     yield server
     server.close()
+
+
+@pytest.fixture
+def places(serve: Callable[..., ServerProcess], request: pytest.FixtureRequest) -> Any:
+    """Puts datasets on servers; see `remote.Places`."""
+    from remote import Places
+
+    return Places(serve, request)
