@@ -161,7 +161,7 @@ def test_a_source_that_is_gone_ends_the_run(
 ) -> None:
     root = write(tmp_path, [20] * 12, episodes_per_video_file=1, cameras=1)
     proxy, place = proxied(places, serve, kind, root)
-    dataset = stream(place, retry=DYING, buffer_size=20, on_error="skip")
+    dataset = stream(place, retry=DYING, buffer_size=20, on_error="skip", fetch_bytes=1)  # nothing is here before
     samples = iter(dataset)
     for _ in range(5):
         next(samples)
@@ -205,7 +205,7 @@ def test_the_final_error_tells_no_secret(
     url = proxy.url.replace("http://", f"http://ada:{SECRET}@") + f"?sig={SECRET}"
     caplog.set_level(logging.INFO)
     caplog.set_level(logging.DEBUG, "robostream")
-    dataset = stream({"root": url}, retry=DYING)
+    dataset = stream({"root": url}, retry=DYING, buffer_size=5, fetch_bytes=1)
     iterator = iter(dataset)
     next(iterator)
     proxy.die()
@@ -261,7 +261,7 @@ def test_an_overwritten_file_is_noticed(places: Places, tmp_path: Path, kind: st
             hub.put_bucket("o/b", str(root))
             hub.revoke()  # else the URL that was signed before goes on to give what it was signed for
 
-    run_past_a_change(stream(place, buffer_size=10), change)
+    run_past_a_change(stream(place, buffer_size=10, fetch_bytes=1), change)
 
 
 def test_a_push_during_the_run_is_not_seen(places: Places, tmp_path: Path, hub: ServerProcess) -> None:

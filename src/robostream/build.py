@@ -217,7 +217,13 @@ class Blueprint:
         if source.is_remote:
             # Clips ahead hold pictures that were kept for them, which must not fill the pool.
             clips = source.parallel if self.settings.memory_bytes else _MOST_CLIPS_AHEAD
-        return PrefetchSettings(source.parallel, clips, self.settings.fetch_bytes, int(longest * coded) + 1)
+        return PrefetchSettings(
+            threads=source.parallel,
+            clips=clips,
+            coded_bytes=self.settings.fetch_bytes,
+            next_epoch=threads + 2,
+            clip_bytes=int(longest * coded) + 1,
+        )
 
     def fetcher(self, metrics: Metrics, pin: Pin | None = None) -> ClipFetcher:
         settings = self.settings

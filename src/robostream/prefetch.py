@@ -19,12 +19,14 @@ _JOIN_S = 1.0  # a thread may hang in a read of a dead server; it ends by itself
 class PrefetchSettings:
     """threads: reads under way at once. clips, coded_bytes: at most this much is read ahead, but always one clip.
 
+    next_epoch: clips of the next epoch that are read before the first of it is handed over: it may not be wanted.
     clip_bytes: of a usual clip, for those under way; what was read tells it better soon.
     """
 
     threads: int
     clips: int
     coded_bytes: int
+    next_epoch: int
     clip_bytes: int
 
 
@@ -35,7 +37,8 @@ class PrefetchClosed(Exception):
 class _Slot:
     """The place of a clip in the line: empty until it is read."""
 
-    def __init__(self) -> None:
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
         self.clip: FetchedClip | None = None
         self.error: BaseException | None = None
 
@@ -61,6 +64,8 @@ class Prefetcher:
         self._stopped = threading.Event()
         self._failed = False
         self._line: deque[_Slot] = deque()
+        self._work = next(works)  # the next to be read
+        self._epoch = self._work.epoch  # of the clip that was handed over last
         self._reading = 0
         self._held = 0  # bytes that are read and not handed over
         self._usual = float(settings.clip_bytes)
@@ -81,6 +86,7 @@ class Prefetcher:
                     raise PrefetchClosed
                 self._changed.wait()
             slot = self._line.popleft()
+            self._epoch = slot.epoch
             self._allowed = min(self._allowed + _GROWTH, self._settings.clips)
             if slot.clip is not None:
                 self._held -= slot.clip.coded_bytes
@@ -121,14 +127,21 @@ class Prefetcher:
                 self._changed.wait()
             if self._stopped.is_set() or self._failed:
                 return None
-            slot, work = _Slot(), next(self._works)
+            work, self._work = self._work, next(self._works)
+            slot = _Slot(work.epoch)
             self._line.append(slot)
             self._reading += 1
             return slot, work
 
     def _has_room(self) -> bool:
+        if not self._line:
+            return True
+        if self._work.epoch > self._epoch:
+            later = sum(slot.epoch > self._epoch for slot in self._line)
+            if later >= self._settings.next_epoch:
+                return False
         ahead = self._held + (self._reading + 1) * self._usual
-        return not self._line or (len(self._line) < self._allowed and ahead <= self._settings.coded_bytes)
+        return len(self._line) < self._allowed and ahead <= self._settings.coded_bytes
 
     def _finish(self, slot: _Slot, clip: FetchedClip | None, error: BaseException | None) -> None:
         with self._changed:

@@ -154,6 +154,7 @@ class HttpSession:
             self._check(path, answer)
             size = _total(answer.headers.get("Content-Range")) if answer.status == 206 else _length(answer)
         else:
+            self._check(path, answer)
             linked = answer.headers.get("X-Linked-Size", "")
             size = int(linked) if linked.isdigit() else _length(answer)
         answer.done() if answer.status == 206 else answer.drop()
@@ -237,7 +238,7 @@ class HttpSession:
     def _check(self, path: str, answer: _Answer) -> None:
         """Raise for every answer that has not the file in it."""
         status = answer.status
-        if status in (200, 206):
+        if status in (200, 206) or "X-Linked-Size" in answer.headers:
             if answer.headers.get("Content-Type", "").startswith("text/html"):
                 answer.drop()
                 raise TransientError("the server sent a web page in place of the file")
@@ -266,10 +267,7 @@ class HttpSession:
 
     def _head(self, path: str) -> _Answer:
         """HEAD, to the first answer that tells the file's size."""
-        _, answer = self._locate(path, "HEAD", {})
-        if answer.status not in (200, 403, 405, 501) and answer.status not in _REDIRECTS:
-            self._check(path, answer)
-        return answer
+        return self._locate(path, "HEAD", {})[1]
 
     def _locate(self, path: str, method: str, headers: Headers, remember: bool = True) -> tuple[_Place, _Answer]:
         """The answer to a request for a file from the root's host on, and the place that gave it."""
