@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -183,7 +182,7 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
             episodes=episodes,
             repo_id=repo_id,
             revision=opened.revision or revision,
-            root=None if root is None else Path(root),
+            root=opened.folder,
         )
         windows = resolve_windows(delta_timestamps, self.meta.features, self.meta.info.fps, tolerance_s)
         self.blueprint = Blueprint(

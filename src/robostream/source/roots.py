@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from robostream.diskcache import DiskCache
@@ -52,10 +53,14 @@ class Access:
 
 @dataclass(frozen=True)
 class Opened:
-    """A dataset's source. revision: the commit that it is pinned to, where it is a repository of the Hub."""
+    """A dataset's source.
+
+    revision: the commit that it is pinned to, where it is a repository of the Hub. folder: where it is local.
+    """
 
     source: Source
     revision: str | None = None
+    folder: Path | None = None
 
 
 class JoinedSource:
@@ -134,13 +139,14 @@ def open_source(
         raise SettingError("name a dataset: repo_id=, root= or data_files_root=")
     if data_files_root is None:
         return opened
-    return Opened(JoinedSource(opened.source, _bulk(data_files_root, access)), opened.revision)
+    return replace(opened, source=JoinedSource(opened.source, _bulk(data_files_root, access)))
 
 
 def _open(root: str | os.PathLike[str], access: Access) -> Opened:
     if scheme_of(os.fspath(root)) == "hf":
         return _open_hub(_parse_hub(os.fspath(root), access), access)
-    return Opened(_source(root, access))
+    source = _source(root, access)
+    return Opened(source, folder=source.root if isinstance(source, LocalSource) else None)
 
 
 def _hub(repo_id: str, access: Access, is_bucket: bool, revision: str | None) -> HubRoot:
