@@ -24,6 +24,7 @@ from robostream.pipeline import Pipeline, Position
 from robostream.plan import Plan
 from robostream.running import RunningPipeline
 from robostream.source import Access, RetryPolicy, open_source
+from robostream.source.urls import scheme_of
 from robostream.state import State, make_state, read_state, worker_shares
 from robostream.windows import resolve_windows
 
@@ -183,7 +184,7 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
             episodes=episodes,
             repo_id=repo_id,
             revision=opened.revision or revision,
-            root=None if root is None else Path(root),
+            root=None if root is None or scheme_of(os.fspath(root)) else Path(root),
         )
         windows = resolve_windows(delta_timestamps, self.meta.features, self.meta.info.fps, tolerance_s)
         self.blueprint = Blueprint(
