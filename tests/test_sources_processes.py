@@ -155,8 +155,8 @@ def test_closing_does_not_wait_for_a_server_that_hangs(places: Places, root: Pat
 def test_a_worker_whose_source_dies_tells_the_parent(places: Places, tmp_path: Path) -> None:
     many = write(tmp_path, [20] * 40, cameras=1, episodes_per_video_file=1, width=320, height=240, crf=5, codec="h264")
     server = places.serve("files", folder=str(many))
-    proxy = places.serve("proxy", target=server.url, bandwidth=2e6)  # slow, so that much is left to read
-    impatient = RetryPolicy(timeout_s=0.5, deadline_s=1.0, first_wait_s=0.05)
+    proxy = places.serve("proxy", target=server.url, bandwidth=10e6)  # slow, so that much is left to read
+    impatient = RetryPolicy(timeout_s=1.0, deadline_s=3.0, first_wait_s=0.05)
     batches = iter(load(stream({"root": proxy.url}, buffer_size=10, retry=impatient), 2))
     next(batches)
     proxy.die()

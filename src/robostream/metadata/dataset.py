@@ -113,7 +113,7 @@ def load_metadata(
     cameras, features: the camera and the other features to keep; None keeps all (index columns always stay).
     episodes: those that will be read, by index; None means all. The table holds all of them all the same, but
     only the first one of these must have its video files.
-    repo_id, revision, root: where the dataset is from, kept for the user.
+    repo_id, revision, root (of a local folder): where the dataset is from, kept for the user.
     Raises `MetadataError` for metadata that is missing or contradicts itself, `UnsupportedVersionError` for
     other formats, `SelectionError` for an unknown camera, feature or episode.
     """

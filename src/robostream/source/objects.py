@@ -121,6 +121,8 @@ class ObstoreSession:
 
     def stat(self, path: str) -> Stat:
         found = self._call(path, lambda: self._obstore.head(self._files, path))
+        if not found["e_tag"]:  # every store has them; a web page in its place has not
+            raise TransientError("the answer has no etag, so it is not the store's")
         return Stat(int(found["size"]), str(found["e_tag"] or "").strip('"'))
 
     def whole(self, path: str) -> bytes:
