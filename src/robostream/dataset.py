@@ -23,7 +23,6 @@ from robostream.pipeline import Pipeline, Position
 from robostream.plan import Plan
 from robostream.running import RunningPipeline
 from robostream.source import Access, RetryPolicy, open_source
-from robostream.source.urls import scheme_of
 from robostream.state import State, make_state, read_state, worker_shares
 from robostream.windows import resolve_windows
 
