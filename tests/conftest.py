@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
 
 import pytest
+from servers.fixtures import hub, own_caches, places, s3_server, serve  # noqa: F401
 
 
 def _torchcodec_problem() -> str | None:
@@ -17,6 +19,14 @@ def _torchcodec_problem() -> str | None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "torchcodec: needs torchcodec, and with it an FFmpeg on the system")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tests neither read nor fill the user's caches."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ROBOSTREAM_CACHE", str(tmp_path_factory.mktemp("caches")))
+        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

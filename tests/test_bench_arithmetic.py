@@ -113,11 +113,11 @@ def test_stages_are_shares_of_their_threads_time() -> None:
     counters = {"fetch_s": 4.0, "decode_s": 30.0, "assemble_s": 5.0, "wait_s": 13.0}
     stages = seconds_by_stage(counters, wall=10, consumers=2)
     assert stages == {"fetch": 4.0, "decode": 30.0, "assemble": 5.0, "wait": 13.0, "hand_over": 2.0}
-    use = use_by_stage(stages, wall=10, threads=2, consumers=2)
+    use = use_by_stage(stages, wall=10, readers=2, threads=2, consumers=2)
     assert use == {"fetch": 0.1, "decode": 0.75, "assemble": 0.25, "hand_over": 0.1}
     assert bottleneck(use) == "decode"
     idle = seconds_by_stage({}, wall=10, consumers=1)
-    assert bottleneck(use_by_stage(idle, 10, 2, 1)) == "hand_over"  # then the consumer is what is slow
+    assert bottleneck(use_by_stage(idle, 10, 2, 2, 1)) == "hand_over"  # then the consumer is what is slow
     assert bottleneck({}) == ""
 
 

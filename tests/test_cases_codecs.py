@@ -24,8 +24,8 @@ from cases import (
 )
 
 from robostream.errors import DataFileError, DecodeError
+from robostream.index import VideoIndex
 from robostream.source import LocalSource
-from robostream.video import VideoIndex
 
 LENGTHS = [61, 33, 40]
 WINDOWS = {CAM0: [-0.7, -0.1, 0.0, 0.4], CAM1: [0.0], STATE: [-0.1]}

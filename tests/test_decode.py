@@ -23,8 +23,9 @@ from robostream.build import decoder_factory
 from robostream.decode import PyavDecoder, VideoDecoder, decode_image
 from robostream.decode_torchcodec import check_torchcodec
 from robostream.errors import DecodeError, SettingError
+from robostream.index import VideoIndex
 from robostream.source import LocalSource
-from robostream.video import CodedClip, VideoIndex, fetch_clip
+from robostream.video import CodedClip, fetch_clip
 
 Int = npt.NDArray[np.int64]
 Pixels = npt.NDArray[np.uint8]

@@ -23,7 +23,7 @@ from robostream.diagnose.index import IndexFacts
 from robostream.diagnose.predict import predict
 from robostream.diagnose.timing import Speed
 from robostream.errors import SelectionError, SettingError
-from robostream.video import VideoIndex
+from robostream.index import VideoIndex
 
 GOLDEN = Path(__file__).parent / "golden"
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n"

@@ -22,7 +22,7 @@ def source(tmp_path: Path) -> LocalSource:
 
 def test_reads_whole_files_and_ranges_in_the_order_asked(source: LocalSource) -> None:
     path = "data/chunk-000/b.bin"
-    assert source.size(path) == 100
+    assert source.stat(path).size == 100
     assert source.read(path) == bytes(range(100))
     assert source.read_ranges(path, [90, 3, 5], [10, 1, 0]) == [bytes(range(90, 100)), b"\x03", b""]
     with source.open(path) as file:
@@ -43,7 +43,7 @@ def test_only_files_exist(source: LocalSource) -> None:
     assert not source.exists("data/c.bin")
 
 
-@pytest.mark.parametrize("call", ["size", "read", "open"])
+@pytest.mark.parametrize("call", ["stat", "read", "open"])
 def test_a_missing_file_is_named(source: LocalSource, tmp_path: Path, call: str) -> None:
     with pytest.raises(DataFileError, match="no such file") as caught:
         getattr(source, call)("data/c.bin")

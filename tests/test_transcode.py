@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 from robostream import StreamingLeRobotDataset
 from robostream.cli import app
 from robostream.errors import DecodeError, SelectionError, SettingError
+from robostream.index import VideoIndex
 from robostream.mp4 import SampleTable
 from robostream.source import LocalSource
 from robostream.synth import SynthSettings, read_barcode, split_barcode, write_dataset
@@ -29,7 +30,6 @@ from robostream.transcode.check import check_index, check_pictures
 from robostream.transcode.encode import encode_file
 from robostream.transcode.journal import NAME
 from robostream.transcode.reader import read_pictures
-from robostream.video import VideoIndex
 
 GOLDEN = Path(__file__).parent / "golden"
 SOURCE = SynthSettings(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from numbers import Integral
@@ -17,6 +18,7 @@ from robostream.consumer import ClipWork, ConsumerOrder
 from robostream.decode import PyavDecoder, VideoDecoder, decode_part
 from robostream.errors import MetadataError, PictureMatchError, SelectionError, SettingError
 from robostream.fetch import Camera, ClipFetcher, Pin
+from robostream.index import INDEX_BYTES, VideoIndex
 from robostream.metadata import DatasetMetadata, Feature
 from robostream.metrics import Metrics
 from robostream.mp4 import SampleTable
@@ -25,12 +27,12 @@ from robostream.pictures import Clock
 from robostream.pipeline import Pipeline, PipelineSettings
 from robostream.plan import Int, Plan, PlanSettings
 from robostream.pool import FramePool
+from robostream.prefetch import PrefetchSettings
 from robostream.rows import ROW_BYTES
 from robostream.sizing import Room, Sizes, longest_clip, reach, room, settle
-from robostream.video import INDEX_BYTES, VideoIndex
 from robostream.windows import Window
 
-FETCH_THREADS = 2  # of each consumer
+_MOST_CLIPS_AHEAD = 1024  # however small they are
 
 
 def decoder_factory(backend: str) -> Callable[[], VideoDecoder]:
@@ -60,9 +62,10 @@ class Settings:
     clock: Clock
     skip: bool
     return_uint8: bool
+    fetch_bytes: int
 
     def __post_init__(self) -> None:
-        for name in ("seed", "buffer_size"):
+        for name in ("seed", "buffer_size", "fetch_bytes"):
             if not isinstance(getattr(self, name), Integral):
                 raise SettingError(f"{name}={getattr(self, name)!r} must be a whole number")
         if self.buffer_size < 1:
@@ -71,6 +74,8 @@ class Settings:
             raise SettingError(f"num_streams={self.num_streams} must be at least 1")
         if self.memory_bytes is not None and self.memory_bytes < 0:
             raise SettingError(f"memory_bytes={self.memory_bytes} must not be negative")
+        if self.fetch_bytes < 1:
+            raise SettingError(f"fetch_bytes={self.fetch_bytes} must be at least 1")
         if not self.tolerance_s >= 0:
             raise SettingError(f"tolerance_s={self.tolerance_s} must not be negative")
 
@@ -112,10 +117,10 @@ class Blueprint:
         """The sample table of the first file of each video camera; read on first use."""
         index = VideoIndex(self.meta.source)
         row = int(self.selected[0])
-        return {
-            key: index.table(placement.files[int(placement.file[row])])
-            for key, placement in self.meta.episodes.videos.items()
-        }
+        videos = self.meta.episodes.videos
+        paths = [placement.files[int(placement.file[row])] for placement in videos.values()]
+        with ThreadPoolExecutor(max(1, len(paths))) as pool:
+            return dict(zip(videos, pool.map(index.table, paths), strict=True))
 
     @cached_property
     def cameras(self) -> list[Camera]:
@@ -200,9 +205,28 @@ class Blueprint:
         plan, ahead = self.plan(share), threads + 2
         rooms = self.rooms(plan, share, ahead)
         decoded = sum(rooms[camera.key].budget * camera.frame_bytes for camera in self.cameras)
+        prefetch = self.prefetch(threads)
+        coded = min(prefetch.clips * prefetch.clip_bytes, prefetch.coded_bytes) + threads * prefetch.clip_bytes
+        return decoded + coded + INDEX_BYTES + ROW_BYTES
+
+    def prefetch(self, threads: int) -> PrefetchSettings:
+        """What a consumer with so many decoding threads reads ahead.
+
+        A disk needs a few clips ahead. A network needs many reads under way, and memory to ride out its pauses.
+        """
         coded = sum(float(np.mean(table.size)) for table in self.tables.values())
         longest = self.sizes.clip_frames * 3 // 2 + max((reach(camera) for camera in self.cameras), default=0)
-        return decoded + int((ahead + threads) * longest * coded) + INDEX_BYTES + ROW_BYTES
+        source, clips = self.meta.source, threads + 2
+        if source.is_remote:
+            # Clips ahead hold pictures that were kept for them, which must not fill the pool.
+            clips = source.parallel if self.settings.memory_bytes else _MOST_CLIPS_AHEAD
+        return PrefetchSettings(
+            threads=source.parallel,
+            clips=clips,
+            coded_bytes=self.settings.fetch_bytes,
+            next_epoch=threads + 2,
+            clip_bytes=int(longest * coded) + 1,
+        )
 
     def fetcher(self, metrics: Metrics, pin: Pin | None = None) -> ClipFetcher:
         settings = self.settings
@@ -273,8 +297,7 @@ class Blueprint:
                 batch_size=batch_size,
                 across_epochs=across_epochs,
                 threads=threads,
-                fetch_threads=FETCH_THREADS,
-                fetch_ahead=ahead,
+                prefetch=self.prefetch(threads),
                 ring=ring,
                 skip=self.settings.skip,
             ),

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -25,7 +23,8 @@ from robostream.metadata import DatasetMetadata, Feature, load_metadata, select_
 from robostream.metrics import Board
 from robostream.pipeline import Pipeline, Position
 from robostream.plan import Plan
-from robostream.source import LocalSource, Source
+from robostream.running import RunningPipeline
+from robostream.source import Access, RetryPolicy, open_source
 from robostream.state import State, make_state, read_state, worker_shares
 from robostream.windows import resolve_windows
 
@@ -49,13 +48,14 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
 
     Args:
         repo_id: name of the dataset on the Hugging Face Hub. With `root` it is a label only.
-        root: local folder of the dataset. No network is used then.
+        root: folder of the dataset, or URL. With a local folder no network is used.
         episodes: indices of the episodes to use; None for all. They come in the dataset's order.
         image_transforms: called with each RGB picture, [C, H, W] or [T, C, H, W], after windows are stacked.
         delta_timestamps: for each key, offsets in seconds from the frame; each must be a multiple of 1/fps. Or a
             function that makes them of the dataset's metadata.
         tolerance_s: how far offsets may lie from multiples of 1/fps, and pictures' times from rows' times.
-        revision: tag, branch or commit on the Hub.
+        revision: tag, branch or commit on the Hub; by default its main branch. `meta.revision` is the commit that it
+            meant when the dataset was opened, which is read throughout.
         force_cache_sync: fetch the Hub's metadata again.
         streaming: accepted for lerobot's sake; this class always streams.
         buffer_size: the shuffle window in decoded frames, for each rank, shared out among its workers. With
@@ -68,7 +68,8 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
             stored in Parquet stay float32, as in lerobot.
         rank, world_size: of this process; by default from Accelerate, torch.distributed or the environment.
         video_decoder_cache_size: accepted for lerobot's sake; nothing is sought, so there is no decoder to cache.
-        data_files_root: URL of the folder that holds the data, where that is not the Hub or `root`.
+        data_files_root: folder or URL from which data/ and videos/ are read, with the metadata of `root` or
+            `repo_id`, or without either its own; see `docs/sources.md`.
         video_decode_device: "cpu". `robostream diagnose` says what a GPU could decode.
         cameras: the camera keys to use; None for all.
         features: the other keys to use; index columns always stay.
@@ -83,8 +84,16 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
         even: all ranks yield equally many samples; what is left over is skipped, other samples each epoch.
         repeat: go on to the next epoch without an end.
         num_threads: decoding threads; by default one for each core, shared out among workers.
+        repo_type: "dataset", or "bucket" where `repo_id` names a bucket of the Hub.
+        token: of the Hub; by default the one that is stored or in HF_TOKEN; False for none.
+        storage_options: for the source that a URL names, as fsspec takes them: credentials, endpoints, headers.
+        cache_dir: keep the byte ranges that were read from a remote source here; by default they are not kept.
+        cache_bytes: bound of `cache_dir`; the least recently used ranges go first.
+        retry: how patient reads of remote sources are.
+        fetch_bytes: coded video that each consumer reads ahead of its decoding from a remote source, at most.
 
     Raises:
+        AccessError, SourceUnavailableError, SourceChangedError: a remote source refuses, fails, or changes.
         MetadataError, UnsupportedVersionError: the dataset is broken, or of another format.
         SelectionError: `episodes`, `cameras` or `features` ask for what is not there.
         WindowError: an offset is not a multiple of 1/fps, or of an unknown key.
@@ -111,7 +120,7 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
         rank: int | None = None,
         world_size: int | None = None,
         video_decoder_cache_size: int | None = None,
-        data_files_root: str | None = None,
+        data_files_root: str | os.PathLike[str] | None = None,
         video_decode_device: str = "cpu",
         *,
         cameras: Sequence[str] | None = None,
@@ -125,6 +134,13 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
         even: bool = False,
         repeat: bool = False,
         num_threads: int | None = None,
+        repo_type: Literal["dataset", "bucket"] = "dataset",
+        token: str | bool | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_bytes: int = 10 << 30,
+        retry: RetryPolicy | None = None,
+        fetch_bytes: int = 256 << 20,
     ) -> None:
         super().__init__()
         _one_of("timestamps", timestamps, ("check", "index"))
@@ -151,15 +167,26 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
             clock=timestamps,
             skip=on_error == "skip",
             return_uint8=return_uint8,
+            fetch_bytes=fetch_bytes,
+        )
+        opened = open_source(
+            repo_id=repo_id,
+            revision=revision,
+            repo_type=repo_type,
+            root=root,
+            data_files_root=data_files_root,
+            access=Access(
+                token, storage_options or {}, retry or RetryPolicy(), cache_dir, cache_bytes, force_cache_sync
+            ),
         )
         self.meta: DatasetMetadata = load_metadata(
-            _source(repo_id, root, data_files_root),
+            opened.source,
             cameras=cameras,
             features=features,
             episodes=episodes,
             repo_id=repo_id,
-            revision=revision,
-            root=None if root is None else Path(root),
+            revision=opened.revision or revision,
+            root=opened.folder,
         )
         if callable(delta_timestamps):
             delta_timestamps = delta_timestamps(self.meta)
@@ -176,7 +203,7 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
         self._board = Board()
         self._metrics = self._board.metrics()
         self._buffers = BufferPool()  # for iteration sample by sample
-        self._pipeline: _Running | None = None
+        self._pipeline: RunningPipeline | None = None
         self._resume: State | None = None
         self._block = Position(0, ())  # where the block of samples began that is being handed out
         self._handed = 0
@@ -283,7 +310,7 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
             buffers=buffers,
             metrics=self._metrics,
         )
-        self._pipeline = _Running(pipeline, share, self)
+        self._pipeline = RunningPipeline(pipeline, share, self)
         return pipeline
 
     def _resumed(self, share: Share) -> tuple[Share, Position] | None:
@@ -439,7 +466,7 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
 
     def metrics(self) -> dict[str, float]:
         """Counters and stage timings so far, of this process and its DataLoader workers; see `robostream.metrics`."""
-        return self._board.snapshot()
+        return self._board.snapshot() | self.meta.source.board.snapshot()
 
     def close(self) -> None:
         """End all threads and free decoded pictures. Iterating again starts anew."""
@@ -454,36 +481,6 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._metrics, self._buffers = self._board.metrics(), BufferPool()
-
-
-class _Running:
-    """A pipeline, and the process and share that it works for. Ends it when its dataset is dropped."""
-
-    def __init__(self, pipeline: Pipeline, share: Share, owner: StreamingLeRobotDataset) -> None:
-        self.pipeline = pipeline
-        self.share = share
-        self._pid = os.getpid()
-        self._stop = weakref.finalize(owner, pipeline.stop)
-
-    def close(self) -> None:
-        self._stop.detach()
-        self.pipeline.close()
-
-    def continues(self, share: Share, start: Position, size: int, buffers: BufferPool) -> bool:
-        """Whether the pipeline stands where an iteration is to begin, and makes such batches."""
-        if (self.pipeline.settings.batch_size, self.pipeline.buffers) != (size, buffers):
-            return False
-        position = self.pipeline.position
-        begins = position.epoch == start.epoch and not any(position.consumed) and not any(start.consumed)
-        return self._pid == os.getpid() and self.share == share and begins and self.pipeline.is_open
-
-
-def _source(repo_id: str | None, root: str | os.PathLike[str] | None, data_files_root: str | None) -> Source:
-    if root is None:
-        raise SettingError(f"repo_id={repo_id!r}: only local datasets are read; pass root=, its folder")
-    if data_files_root is not None:
-        raise SettingError(f"data_files_root={data_files_root!r}: only local datasets are read; pass root= alone")
-    return LocalSource(root)
 
 
 def _threads() -> int:

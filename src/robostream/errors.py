@@ -31,6 +31,26 @@ class DataFileError(RobostreamError):
     """A data or video file is missing, truncated, or is not what its name says."""
 
 
+class FileMissingError(DataFileError):
+    """A file of the dataset is not there."""
+
+
+class SourceError(RobostreamError):
+    """A source of files answers in a way that can't be used. Never left out by `on_error="skip"`."""
+
+
+class AccessError(SourceError):
+    """A source refuses access: no credentials, wrong ones, or no permission."""
+
+
+class SourceUnavailableError(SourceError):
+    """A source did not answer, or not usably, until the deadline of its retries."""
+
+
+class SourceChangedError(SourceError):
+    """A file was replaced while the dataset was open: it has another size or etag than before."""
+
+
 class PictureMatchError(RobostreamError):
     """No picture of the video belongs to a row within the tolerance."""
 

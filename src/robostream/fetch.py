@@ -5,23 +5,27 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 import numpy as np
 
 from robostream.consumer import ClipWork
-from robostream.errors import RobostreamError
+from robostream.errors import RobostreamError, SourceError
+from robostream.index import VideoIndex
 from robostream.metadata import DatasetMetadata
 from robostream.metrics import Metrics
 from robostream.pictures import MISSING, Clock, EpisodeVideo, Matched, match_pictures
 from robostream.plan import Bool, Int
 from robostream.rows import CLOCK, Columns, RowReader
-from robostream.video import CodedClip, VideoIndex, fetch_clip
+from robostream.video import CodedClip, fetch_clip
 from robostream.windows import window_rows
 
 log = logging.getLogger("robostream")
 
+_READERS = 24  # cameras read at once over a network, for all clips
 _MATCHES = 1 << 16  # episodes and cameras whose first picture is remembered
 
 Pin = Callable[[str, int, Int, Int], Int]
@@ -71,10 +75,6 @@ class CameraPart:
     def coded_bytes(self) -> int:
         return (self.coded.bytes_read if self.coded else 0) + sum(map(len, self.images))
 
-    @property
-    def needed_bytes(self) -> int:
-        return (self.coded.bytes_needed if self.coded else 0) + sum(map(len, self.images))
-
     def drop_bytes(self) -> None:
         self.images, self.coded = [], None
 
@@ -92,6 +92,11 @@ class FetchedClip:
     valid: Bool
     rows: Columns
     cameras: list[CameraPart]
+
+    @property
+    def coded_bytes(self) -> int:
+        """Bytes that its pictures hold before they are decoded."""
+        return sum(part.coded_bytes for part in self.cameras)
 
 
 class ClipFetcher:
@@ -120,7 +125,7 @@ class ClipFetcher:
         self.selected = selected
         self.cameras = list(cameras)
         self.index = VideoIndex(meta.source)
-        self.reader = RowReader(meta)
+        self.reader = RowReader(meta, metrics)
         self._tolerance_s = tolerance_s
         self._clock: Clock = clock
         self._skip = skip
@@ -128,6 +133,8 @@ class ClipFetcher:
         self._pin = pin
         self._fps: Fraction = meta.info.fps
         self._lock = threading.Lock()
+        # Over a network the cameras of a clip are read at once.
+        self._pool = ThreadPoolExecutor(_READERS, "robostream-camera") if meta.source.is_remote else None
         self._noticed: set[str] = set()
         self._first_pictures: dict[tuple[int, str], int] = {}
 
@@ -139,11 +146,13 @@ class ClipFetcher:
         valid = np.ones(len(samples), bool)
         with self._metrics.timed("fetch_s"):
             try:
+                self._begin_tables(int(self.selected[work.episode]))
                 rows = self.reader.episode(int(self.selected[work.episode]))
-                parts = [self._camera(work, rows, camera, samples, valid) for camera in self.cameras]
+                plans = [self._camera(work, rows, camera, samples, valid) for camera in self.cameras]
+                parts = self._read_all(plans, int(self.selected[work.episode]))
                 return FetchedClip(work, where, samples, valid, rows, parts)
             except RobostreamError as error:
-                if not self._skip:
+                if not self._skip or isinstance(error, SourceError):
                     raise
                 self.warn_once(where, f"{error} Left out {len(samples)} samples of {where}.")
                 return FetchedClip(work, where, samples, np.zeros(len(samples), bool), {}, [])
@@ -158,7 +167,30 @@ class ClipFetcher:
             self._noticed.add(kind)
         return not known
 
-    def _camera(self, work: ClipWork, rows: Columns, camera: Camera, samples: Int, valid: Bool) -> CameraPart:
+    def _begin_tables(self, row: int) -> None:
+        """Begin to read the tables that an episode needs, while its rows are read."""
+        if self._pool is None:
+            return
+        for path in (self._path(row, camera.key) for camera in self.cameras if camera.is_video):
+            if path not in self.index:
+                self._pool.submit(copy_context().run, self.index.table, path)  # who needs it meets its error
+
+    def _read_all(self, plans: list[tuple[CameraPart, Int | int | None]], row: int) -> list[CameraPart]:
+        """Read the pictures of all cameras."""
+        needed = [(part, pictures) for part, pictures in plans if len(part.read)]
+        if self._pool is None:
+            for part, pictures in needed:
+                self._read(part, row, pictures)
+        else:
+            jobs = [self._pool.submit(copy_context().run, self._read, part, row, pictures) for part, pictures in needed]
+            for job in jobs:
+                job.result()
+        return [part for part, _ in plans]
+
+    def _camera(
+        self, work: ClipWork, rows: Columns, camera: Camera, samples: Int, valid: Bool
+    ) -> tuple[CameraPart, Int | int | None]:
+        """What is to be read for a camera, and which picture of its video belongs to each row, as `_match` tells."""
         row = int(self.selected[work.episode])
         pictures = self._match(row, rows, camera) if camera.is_video else None
         if camera.offsets is None:
@@ -179,12 +211,7 @@ class ClipFetcher:
         slots = np.full(len(frames), -1, np.int64)
         if self._pin is not None:
             slots = self._pin(camera.key, work.episode, frames, uses)
-        part = CameraPart(camera, frames, uses, index, slots, np.flatnonzero(slots < 0))
-        if len(part.read):
-            self._read(part, row, pictures)
-            self._metrics.add("bytes_read", part.coded_bytes)
-            self._metrics.add("bytes_needed", part.needed_bytes)
-        return part
+        return CameraPart(camera, frames, uses, index, slots, np.flatnonzero(slots < 0)), pictures
 
     def _read(self, part: CameraPart, row: int, pictures: Int | int | None) -> None:
         key, frames = part.camera.key, part.frames[part.read]
@@ -197,6 +224,7 @@ class ClipFetcher:
             wanted, part.picture = np.unique(pictures[frames], return_inverse=True)
         path = self._path(row, key)
         part.coded = fetch_clip(self.meta.source, path, self.index.table(path), wanted)
+        self._metrics.add("bytes_needed", part.coded.bytes_needed)  # images were counted with their rows
 
     def _path(self, row: int, key: str) -> str:
         placement = self.meta.episodes.videos[key]

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch.utils.data import get_worker_info
@@ -20,13 +21,17 @@ NAMES = (
     "pool_hits",
     "pool_misses",
     "pool_evictions",
-    "bytes_read",
     "bytes_needed",
+    "bytes_read",
+    "requests",
+    "retries",
+    "cache_hits",
     "episodes_drifted",
     "fetch_s",
     "decode_s",
     "wait_s",
     "assemble_s",
+    "first_byte_s",
 )
 """What is counted. Names that end in `_s` are seconds, summed over the threads that spent them.
 
@@ -34,7 +39,9 @@ frames_decoded: pictures decoded. frames_reused: pictures that `memory_bytes` ke
 pool_misses: pictures to be decoded for the clips that came in, into the pool or straight into batches. pool_hits: the
 other pictures of their samples, which show one of those again, or one that was kept. pool_evictions: kept pictures that
 had to go before their next use.
-bytes_read, bytes_needed: of video and images; all, and of the pictures that are shown.
+bytes_needed: coded pictures that were decoded, and columns of rows. bytes_read: all that came from the source, with the
+index and the gaps between ranges. requests, retries: to it. first_byte_s: from asking to the answer's beginning.
+cache_hits: ranges that were found in the cache on disk.
 wait_s: the maker of batches waits for pictures.
 """
 
@@ -51,11 +58,22 @@ class Board:
     def __init__(self) -> None:
         self._sums: torch.Tensor = torch.zeros((_MAX_WORKERS + 1, len(NAMES)), dtype=torch.float64)
         self._sums.share_memory_()  # type: ignore[no-untyped-call]
+        self._mine: Metrics | None = None
 
     def metrics(self) -> Metrics:
         """What this process counts into."""
         info = get_worker_info()
         return Metrics(self._sums[_MAX_WORKERS if info is None else info.id])
+
+    @property
+    def mine(self) -> Metrics:
+        """The same for all who count in this process."""
+        if self._mine is None or self._mine.pid != os.getpid():
+            self._mine = self.metrics()
+        return self._mine
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_mine": None}
 
     def snapshot(self) -> dict[str, float]:
         """Sums over all processes so far, of what is not zero."""

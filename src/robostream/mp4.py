@@ -18,7 +18,7 @@ import numpy.typing as npt
 from robostream.errors import DataFileError
 from robostream.mp4_boxes import FRAGMENTED, Box, BoxError, ByteReader, Int64Array, Movie, read_movie
 
-__all__ = ["ByteReader", "SampleTable", "read_sample_table"]
+__all__ = ["ByteReader", "SampleTable", "parse_movie", "read_sample_table"]
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -136,11 +136,20 @@ class SampleTable:
 def read_sample_table(reader: ByteReader) -> SampleTable:
     """Sample table of the first video track; `DataFileError` if there is none or the file is damaged."""
     try:
-        return _sample_table(read_movie(reader), reader.size)
+        movie = read_movie(reader)
     except BoxError as error:
         raise DataFileError(f"{reader.name}: {error}") from error
     except FileNotFoundError as error:
         raise DataFileError(f"{reader.name}: the file does not exist") from error
+    return parse_movie(movie, reader.size, reader.name)
+
+
+def parse_movie(movie: Movie, file_size: int, name: str) -> SampleTable:
+    """The same from a movie box that was read before, of a file of this size; name: the file, for messages."""
+    try:
+        return _sample_table(movie, file_size)
+    except BoxError as error:
+        raise DataFileError(f"{name}: {error}") from error
 
 
 def _sample_table(movie: Movie, file_size: int) -> SampleTable:

@@ -10,7 +10,6 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,21 +23,21 @@ from robostream.metrics import Metrics
 from robostream.open_batches import OpenBatches, Pixels
 from robostream.plan import Int
 from robostream.pool import NEVER, FramePool
+from robostream.prefetch import PrefetchClosed, Prefetcher, PrefetchSettings
 
 
 @dataclass(frozen=True)
 class PipelineSettings:
     """batch_size, across_epochs: of batches; those at the end of an epoch are short, or go on with the next one.
 
-    threads: that decode. fetch_threads, fetch_ahead: that read, and clips read ahead. ring: samples per lane.
+    threads: that decode. prefetch: what is read ahead. ring: samples per lane.
     skip: leave out what can't be decoded instead of raising.
     """
 
     batch_size: int
     across_epochs: bool
     threads: int
-    fetch_threads: int
-    fetch_ahead: int
+    prefetch: PrefetchSettings
     ring: int
     skip: bool
 
@@ -122,12 +121,10 @@ class Pipeline:
         self._waiting = False  # for a clip that is not admitted yet: it is, then, even beyond the budget
         self._error: BaseException | None = None
         self._closed = False
-        self._work: Iterator[ClipWork] = order.clips()
         self._runs: Iterator[SampleRun] = order.samples()
         self._run: SampleRun | None = None
         self.position = Position(order.epoch, tuple(order.consumed))
-        self._fetching: deque[Future[FetchedClip]] = deque()
-        self._fetchers = ThreadPoolExecutor(settings.fetch_threads, "robostream-fetch")
+        self._prefetcher = Prefetcher(fetcher.fetch, order.clips(), settings.prefetch)
         self._threads = [
             threading.Thread(target=self._decode_loop, name=f"robostream-decode-{i}", daemon=True)
             for i in range(settings.threads)
@@ -279,12 +276,12 @@ class Pipeline:
                             self._admit()
                             continue
                 self._decode(decoder, task)
-        except _Closed:
+        except (_Closed, PrefetchClosed):
             pass
         except BaseException as error:  # whatever it is, the consumer must see it
             self._fail(error)
         finally:
-            self._fetchers.shutdown(wait=False, cancel_futures=True)
+            self._prefetcher.stop()
 
     def _pop_task(self) -> _Task | None:
         with self.lock:
@@ -304,13 +301,10 @@ class Pipeline:
 
     def _admit(self) -> None:
         """Admit the next clip: wait for its bytes and for memory, then make it known."""
-        while len(self._fetching) < self.settings.fetch_ahead:
-            with self.lock:
-                if self._closed:
-                    raise _Closed
-                self._fetching.append(self._fetchers.submit(self._fetcher.fetch, next(self._work)))
         try:
-            fetched = self._fetching.popleft().result()
+            fetched = self._prefetcher.next()
+        except PrefetchClosed:
+            raise
         except BaseException as error:
             self._fail(error)  # before another thread can admit what comes after the clip that is lost
             raise
@@ -419,6 +413,7 @@ class Pipeline:
         with self.lock:
             self._closed = True
             self._notify_all()
+        self._prefetcher.stop()
 
     def close(self) -> None:
         """End all threads and drop what was decoded. Safe to call again."""
@@ -429,4 +424,4 @@ class Pipeline:
             return  # a finalizer: the garbage collector runs it in any thread, also where waiting would never end
         for thread in self._threads:
             thread.join()
-        self._fetchers.shutdown()
+        self._prefetcher.join()

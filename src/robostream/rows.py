@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +13,10 @@ import pyarrow.compute
 import pyarrow.parquet as pq
 
 from robostream.errors import DataFileError
+from robostream.memo import Memo
 from robostream.metadata import DatasetMetadata, Feature
+from robostream.metrics import Metrics
+from robostream.parquet import read_footer, read_group
 from robostream.source import Source
 
 Int = npt.NDArray[np.int64]
@@ -24,6 +25,7 @@ Columns = dict[str, Column]
 
 CLOCK = "timestamp/float64"  # the rows' clock as stored, before it is rounded to float32 for samples
 ROW_BYTES = 64 << 20  # row groups kept
+_FOOTERS = 64  # kept
 _ORDER = ("episode_index", "frame_index")  # read to find an episode's rows, also where not asked for
 
 
@@ -54,19 +56,18 @@ class RowReader:
 
     Args:
         meta: the dataset's metadata; its features say what is read.
+        metrics: counts bytes_needed.
         memory_bytes: bound on the row groups kept, so that groups that hold many episodes are not read for each.
     """
 
-    def __init__(self, meta: DatasetMetadata, memory_bytes: int = ROW_BYTES) -> None:
+    def __init__(self, meta: DatasetMetadata, metrics: Metrics, memory_bytes: int = ROW_BYTES) -> None:
         self._meta = meta
         self._source: Source = meta.source
         self.tabular = [f for f in meta.features.values() if not f.is_camera]
         self._tasks = np.array(sorted(meta.tasks), np.int64)
-        self._bound = memory_bytes
-        self._held = 0
-        self._lock = threading.Lock()
-        self._files: OrderedDict[str, _File] = OrderedDict()
-        self._groups: OrderedDict[tuple[str, int, str], _Group] = OrderedDict()
+        self._metrics = metrics
+        self._files: Memo[str, _File] = Memo(_FOOTERS, lambda _: 1)
+        self._groups: Memo[tuple[str, int, str], _Group] = Memo(memory_bytes, lambda group: group.nbytes)
 
     def episode(self, row: int) -> Columns:
         """All tabular columns of the episode in row `row` of the episode table, and its CLOCK if it has one.
@@ -134,21 +135,11 @@ class RowReader:
         return parts
 
     def _file(self, path: str) -> _File:
-        with self._lock:
-            if path in self._files:
-                self._files.move_to_end(path)
-                return self._files[path]
-        try:
-            with self._source.open(path) as handle:
-                metadata = pq.ParquetFile(handle).metadata
-        except (pa.ArrowException, OSError) as error:
-            raise DataFileError(f"{self._source.describe(path)}: not a readable Parquet file: {error}") from error
-        file = _describe(metadata)
+        return self._files.get(path, lambda: self._read_file(path))
+
+    def _read_file(self, path: str) -> _File:
+        file = _describe(read_footer(self._source, path))
         self._check_columns(path, file)
-        with self._lock:
-            self._files[path] = file
-            while len(self._files) > 64:
-                self._files.popitem(last=False)
         return file
 
     def _check_columns(self, path: str, file: _File) -> None:
@@ -162,28 +153,15 @@ class RowReader:
 
     def _group(self, path: str, file: _File, group: int, image: str) -> _Group:
         """One row group: its tabular columns, or one image column's bytes with what finds an episode in it."""
-        name = (path, group, image)
-        with self._lock:
-            if name in self._groups:
-                self._groups.move_to_end(name)
-                return self._groups[name]
+        return self._groups.get((path, group, image), lambda: self._read_group(path, file, group, image))
+
+    def _read_group(self, path: str, file: _File, group: int, image: str) -> _Group:
         order = [key for key in _ORDER if key in file.columns]
         keys = [f"{image}.bytes"] if image else [f.key for f in self.tabular]
-        try:
-            with self._source.open(path) as handle:
-                reader = pq.ParquetFile(handle, metadata=file.metadata)
-                columns = list(dict.fromkeys([*keys, *order]))
-                table = reader.read_row_group(group, columns=columns, use_threads=False)
-        except (pa.ArrowException, OSError) as error:
-            raise DataFileError(f"{self._source.describe(path)}: row group {group}: {error}") from error
-        read = _make_group(self._convert(path, table, image, order))
-        with self._lock:
-            if name not in self._groups:
-                self._groups[name] = read
-                self._held += read.nbytes
-            while self._held > self._bound and len(self._groups) > 1:
-                self._held -= self._groups.popitem(last=False)[1].nbytes
-        return read
+        columns = list(dict.fromkeys([*keys, *order]))
+        table, needed = read_group(self._source, path, file.metadata, group, columns)
+        self._metrics.add("bytes_needed", needed)
+        return _make_group(self._convert(path, table, image, order))
 
     def _convert(self, path: str, table: pa.Table, image: str, order: Sequence[str]) -> Columns:
         where = self._source.describe(path)

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from robostream.mp4 import SampleTable, read_sample_table
+from robostream.mp4 import SampleTable
 from robostream.source import Source
+from robostream.source.ranges import GAP
 
 Int = npt.NDArray[np.int64]
-
-INDEX_BYTES = 64 << 20  # sample tables kept
-_GAP = 64 * 1024  # bytes between two wanted ranges that are cheaper to read than to ask for separately
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,8 +44,8 @@ class CodedClip:
 
     @property
     def bytes_needed(self) -> int:
-        """Bytes of the wanted pictures alone, without what they are decoded from or what lies in between."""
-        return int(self.table.size[self.table.presented[self.wanted]].sum())
+        """Bytes of the frames that are fed to a decoder: what was read without the gaps between them."""
+        return sum(int(self.table.size[start:stop].sum()) for start, stop in self.spans)
 
 
 def fetch_clip(source: Source, path: str, table: SampleTable, wanted: Int) -> CodedClip:
@@ -76,56 +72,8 @@ def _coalesce(start: Int, stop: Int) -> tuple[Int, Int, Int]:
     order = np.argsort(start, kind="stable")
     ends = np.maximum.accumulate(stop[order])
     is_new = np.ones(len(order), bool)
-    is_new[1:] = start[order][1:] > ends[:-1] + _GAP
+    is_new[1:] = start[order][1:] > ends[:-1] + GAP
     first = np.flatnonzero(is_new)
     buffer = np.empty(len(order), np.int64)
     buffer[order] = np.cumsum(is_new) - 1
     return start[order][first], np.append(ends[first[1:] - 1], ends[-1:]), buffer
-
-
-class _Reader:
-    """An MP4 of a source, as the index reader takes it."""
-
-    def __init__(self, source: Source, path: str) -> None:
-        self.name = source.describe(path)
-        self.size = source.size(path)
-        self._source, self._path = source, path
-
-    def read_at(self, start: int, length: int) -> bytes:
-        return self._source.read_ranges(self._path, [start], [length])[0]
-
-
-class VideoIndex:
-    """The sample tables of a dataset's MP4s, read when first asked for; the last used are kept.
-
-    Args:
-        source: where the files are.
-        memory_bytes: bound on the tables kept; the newest is always kept.
-    """
-
-    def __init__(self, source: Source, memory_bytes: int = INDEX_BYTES) -> None:
-        self._source = source
-        self._bound = memory_bytes
-        self._lock = threading.Lock()
-        self._tables: OrderedDict[str, SampleTable] = OrderedDict()
-        self._held = 0
-
-    def table(self, path: str) -> SampleTable:
-        """The sample table of an MP4. Raises DataFileError if the file is missing or is not a whole MP4."""
-        with self._lock:
-            if path in self._tables:
-                self._tables.move_to_end(path)
-                return self._tables[path]
-        table = read_sample_table(_Reader(self._source, path))
-        with self._lock:
-            if path not in self._tables:
-                self._held += _weight(table)
-            self._tables[path] = table
-            while self._held > self._bound and len(self._tables) > 1:
-                self._held -= _weight(self._tables.popitem(last=False)[1])
-        return table
-
-
-def _weight(table: SampleTable) -> int:
-    """Bytes of memory that a table holds, with what it derives on use."""
-    return 4096 + 64 * len(table.offset)

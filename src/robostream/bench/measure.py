@@ -100,7 +100,8 @@ class _Run:
             return figures
         options, counters, dataset = self._options, self._counters, self._dataset
         stages = seconds_by_stage(counters, window.seconds, options.consumers)
-        use = use_by_stage(stages, window.seconds, options.decode_threads, options.consumers)
+        readers = dataset.meta.source.parallel
+        use = use_by_stage(stages, window.seconds, readers, options.decode_threads, options.consumers)
         decoded = counters.get("frames_decoded", 0) / window.seconds
         figures |= {
             "camera_frames_decoded_per_s": decoded,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from robostream.build import FETCH_THREADS
-
 ADVICE = {
     "fetch": "reading holds it up: a nearer or faster source, or larger files",
     "decode": "decoding holds it up: more cores (--threads), a cheaper codec, smaller pictures, or a GPU",
@@ -24,9 +22,12 @@ def seconds_by_stage(counters: Mapping[str, float], wall: float, consumers: int)
     return {**stages, "hand_over": max(0.0, wall * consumers - stages["assemble"] - stages["wait"])}
 
 
-def use_by_stage(stages: Mapping[str, float], wall: float, threads: int, consumers: int) -> dict[str, float]:
-    """Share of its threads' time that each stage was busy, 0 to 1. threads: decoding ones of each consumer."""
-    widths = {"fetch": FETCH_THREADS, "decode": threads, "assemble": 1, "hand_over": 1}
+def use_by_stage(
+    stages: Mapping[str, float], wall: float, readers: int, threads: int, consumers: int
+) -> dict[str, float]:
+    """Share of its threads' time that each stage was busy, 0 to 1. readers, threads: those that read and decode,
+    of each consumer."""
+    widths = {"fetch": readers, "decode": threads, "assemble": 1, "hand_over": 1}
     return {name: min(1.0, stages[name] / (wall * width * consumers)) for name, width in widths.items()}
 
 

@@ -9,6 +9,7 @@ from robostream.cli.common import CleanErrors
 from robostream.cli.compare import compare
 from robostream.cli.demo import demo
 from robostream.cli.diagnose import diagnose
+from robostream.cli.index import index
 from robostream.cli.peek import peek
 from robostream.cli.plan import plan
 from robostream.cli.summarize import summarize
@@ -29,6 +30,7 @@ app.command("bench")(bench)
 app.command("compare")(compare)
 app.command("demo")(demo)
 app.command("diagnose")(diagnose)
+app.command("index")(index)
 app.command("peek")(peek)
 app.command("plan")(plan)
 app.command("summarize")(summarize)

@@ -27,8 +27,8 @@ from robostream.diagnose.target import Target
 from robostream.diagnose.timing import Speed, measure_speed
 from robostream.diagnose.versions import versions
 from robostream.errors import DataFileError, RobostreamError
+from robostream.index import VideoIndex
 from robostream.mp4 import SampleTable
-from robostream.video import VideoIndex
 
 
 @dataclass
@@ -94,7 +94,7 @@ def diagnose(
 
 def _read_index(target: Target, found: Diagnosis) -> SampleTable | None:
     try:
-        found.size = target.source.size(target.path)
+        found.size = target.source.stat(target.path).size
         head = target.source.read_ranges(target.path, [0], [min(LENGTH, found.size)])[0]
         found.first_bytes = show(head)
         refused = judge_first_bytes(target.name, head, found.size)

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from robostream.dataset import _source as open_source
 from robostream.errors import MetadataError, SelectionError, SettingError
 from robostream.metadata import DatasetMetadata, Feature, load_metadata
-from robostream.source import Source
+from robostream.source import Source, open_source
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +52,7 @@ def find_target(
     """
     if repo_id is None and root is None and data_files_root is None:
         return _alone(file)
-    source = open_source(repo_id, root, data_files_root)
+    source = open_source(repo_id=repo_id, root=root, data_files_root=data_files_root).source
     if file is not None:
         return Target(source, file)
     meta = _metadata(source, camera)
@@ -92,6 +91,6 @@ def _alone(file: str | None) -> Target:
         raise SettingError("say what to look at: a dataset (root or repo_id) or a file")
     if "://" in file:
         folder, _, name = file.rpartition("/")
-        return Target(open_source(None, None, folder), name)
+        return Target(open_source(root=folder).source, name)
     folder, name = os.path.split(os.path.abspath(os.path.expanduser(file)))
-    return Target(open_source(None, folder, None), name)
+    return Target(open_source(root=folder).source, name)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -111,7 +113,7 @@ def load_metadata(
     cameras, features: the camera and the other features to keep; None keeps all (index columns always stay).
     episodes: those that will be read, by index; None means all. The table holds all of them all the same, but
     only the first one of these must have its video files.
-    repo_id, revision, root: where the dataset is from, kept for the user.
+    repo_id, revision, root (of a local folder): where the dataset is from, kept for the user.
     Raises `MetadataError` for metadata that is missing or contradicts itself, `UnsupportedVersionError` for
     other formats, `SelectionError` for an unknown camera, feature or episode.
     """
@@ -128,10 +130,11 @@ def load_metadata(
 
 def _check_cameras(meta: DatasetMetadata, first: int, lost: dict[str, str]) -> None:
     """Refuse cameras that are declared but have no pictures, judged by the file of the episode at `first`."""
-    for key, placement in meta.episodes.videos.items():
-        path = placement.files[placement.file[first]]
-        if not meta.source.exists(path):
-            lost[key] = f"{meta.source.describe(path)} does not exist"
+    paths = {key: place.files[place.file[first]] for key, place in meta.episodes.videos.items()}
+    with ThreadPoolExecutor(max(1, len(paths))) as pool:
+        there = list(pool.map(meta.source.exists, paths.values()))
+    for path, key in itertools.compress([(path, key) for key, path in paths.items()], [not yes for yes in there]):
+        lost[key] = f"{meta.source.describe(path)} does not exist"
     if lost:
         key, reason = next(iter(lost.items()))
         rest = [k for k in meta.camera_keys if k not in lost]

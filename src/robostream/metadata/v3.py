@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,7 @@ _COLUMNS = [
     "data/file_index",
 ]
 _READERS = 4  # files read at once: hides a remote source's latency; each may have a footer of many megabytes
+_PROBES = 16  # files looked for at once where they can't be listed
 _MAX_NUMBER = 2**31 - 1  # of a chunk or file; keeps a pair of them within int64
 
 Columns = dict[str, npt.NDArray[np.generic]]
@@ -84,7 +86,7 @@ def _place_camera(rows: _Rows, key: str, template: str, info_name: str) -> Video
 
 
 def _read_rows(source: Source, video_keys: list[str]) -> tuple[_Rows, dict[str, str]]:
-    paths = [path for path in source.list(_FOLDER) if _FILE.fullmatch(path)]
+    paths = _find_files(source)
     if not paths:
         raise MetadataError(f"{source.describe(_FOLDER)}: holds no chunk-XXX/file-YYY.parquet")
     with ThreadPoolExecutor(min(_READERS, len(paths))) as pool:
@@ -100,6 +102,34 @@ def _read_rows(source: Source, video_keys: list[str]) -> tuple[_Rows, dict[str, 
         order = np.argsort(index, kind="stable")
         file, columns = file[order], {name: column[order] for name, column in columns.items()}
     return _Rows(columns, file, [source.describe(path) for path in paths]), lost
+
+
+def _find_files(source: Source) -> list[str]:
+    """The files of the table, in the order of their names."""
+    listed = source.list(_FOLDER)
+    if listed is not None:
+        return [path for path in listed if _FILE.fullmatch(path)]
+    found: list[str] = []
+    for chunk in itertools.count():
+        files = _probe(source, chunk)
+        found += files
+        if not files:
+            return found
+    raise AssertionError("unreachable")
+
+
+def _probe(source: Source, chunk: int) -> list[str]:
+    """The files of a chunk, up to the first number that is not there: for servers that can't list."""
+    found: list[str] = []
+    step = 1
+    with ThreadPoolExecutor(_PROBES) as pool:
+        while True:
+            names = [f"{_FOLDER}/chunk-{chunk:03d}/file-{len(found) + i:03d}.parquet" for i in range(step)]
+            there = list(pool.map(source.exists, names))
+            found += itertools.compress(names, itertools.accumulate(there, min))
+            if not all(there):
+                return found
+            step = min(2 * step, _PROBES)
 
 
 def _read_file(source: Source, path: str, video_keys: list[str]) -> tuple[Columns, dict[str, str]]:

@@ -37,7 +37,7 @@ def part_of(target: Path) -> Path:
 
 def other_files(source: Source, data_files: Iterable[str]) -> list[str]:
     """The files to copy: rows, and all metadata except info.json."""
-    meta = [path for path in source.list("meta") if path != INFO_PATH]
+    meta = [path for path in source.list("meta") or [] if path != INFO_PATH]
     cards = [name for name in ("README.md", "LICENSE") if source.exists(name)]
     return [*data_files, *meta, *cards]
 

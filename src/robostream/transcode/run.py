@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from robostream.errors import SelectionError, SettingError
+from robostream.index import VideoIndex
 from robostream.metadata import DatasetMetadata, load_metadata
 from robostream.metadata.info import INFO_PATH
 from robostream.source import LocalSource
@@ -23,7 +24,7 @@ from robostream.transcode.journal import Journal
 from robostream.transcode.metadata import copy_files, other_files, part_of, write_info
 from robostream.transcode.reader import read_pictures
 from robostream.transcode.settings import TranscodeSettings
-from robostream.video import Int, VideoIndex
+from robostream.video import Int
 
 Progress = Callable[[int, int], None]
 """Called with (pictures done, pictures in all); each counts twice: once encoded, once checked."""
@@ -215,7 +216,7 @@ def _summary(source: LocalSource, jobs: list[_Job], results: list[dict[str, Any]
         kept=kept,
         copied=copied,
         pictures=pictures,
-        bytes_before=sum(source.size(job.path) for job in jobs),
+        bytes_before=sum(source.stat(job.path).size for job in jobs),
         bytes_after=sum(result["bytes"] for result in results),
         min_psnr=min((result["min_psnr"] for result in results), default=float("inf")),
         mean_psnr=sum(result["mean_psnr"] * result["pictures"] for result in results) / max(1, pictures),

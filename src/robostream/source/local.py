@@ -1,65 +1,40 @@
-"""Where the bytes of a dataset come from: one small protocol, and a local folder behind it."""
+"""A dataset in a local folder."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
-from robostream.errors import DataFileError
-
-
-class Source(Protocol):
-    """Read access to the files of one dataset.
-
-    Every path is relative to the dataset's root, with forward slashes. Implementations can be pickled, and
-    are safe to call from several threads. A file that is missing, unreadable or too short is a
-    `DataFileError` that names it.
-    """
-
-    def describe(self, path: str) -> str:
-        """The full path or URL of `path`, for messages."""
-        ...
-
-    def size(self, path: str) -> int:
-        """The size of a file in bytes."""
-        ...
-
-    def exists(self, path: str) -> bool:
-        """Whether `path` is a file."""
-        ...
-
-    def read(self, path: str) -> bytes:
-        """The whole of a small file."""
-        ...
-
-    def read_ranges(self, path: str, starts: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
-        """The byte ranges `[start, start + length)` of one file, in the order asked for."""
-        ...
-
-    def open(self, path: str) -> BinaryIO:
-        """A seekable binary file, for readers that choose their own ranges (Parquet)."""
-        ...
-
-    def list(self, prefix: str) -> list[str]:
-        """The files under the folder `prefix`, at any depth, sorted; an empty list where there are none."""
-        ...
+from robostream.errors import DataFileError, FileMissingError
+from robostream.metrics import Board
+from robostream.source.interface import Stat
 
 
 class LocalSource:
-    """A dataset in a local folder. Nothing is checked, opened or cached until it is asked for."""
+    """A dataset in a local folder. Nothing is checked, opened or cached until it is asked for.
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    Args:
+        root: the folder.
+        name: what messages call it; by default its path.
+    """
+
+    is_remote = False
+    parallel = 2
+
+    def __init__(self, root: str | os.PathLike[str], name: str | None = None) -> None:
         self.root = Path(root).expanduser().absolute()
+        self._name = name or str(self.root)
+        self.board = Board()
 
     def describe(self, path: str) -> str:
-        return f"{self.root}/{path}"
+        return f"{self._name}/{path}"
 
-    def size(self, path: str) -> int:
+    def stat(self, path: str) -> Stat:
         if not self.exists(path):
-            raise DataFileError(f"{self.describe(path)}: no such file")
-        return (self.root / path).stat().st_size
+            raise FileMissingError(f"{self.describe(path)}: no such file")
+        return Stat((self.root / path).stat().st_size)
 
     def exists(self, path: str) -> bool:
         return (self.root / path).is_file()
@@ -72,7 +47,7 @@ class LocalSource:
 
     def read_ranges(self, path: str, starts: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
         try:
-            descriptor = os.open(self.describe(path), os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(f"{self.root}/{path}", os.O_RDONLY | os.O_CLOEXEC)
             try:
                 parts = [_pread(descriptor, *span) for span in zip(starts, lengths, strict=True)]
             finally:
@@ -85,6 +60,7 @@ class LocalSource:
                     f"{self.describe(path)}: wanted {wanted} bytes at {start}, got {len(part)}: "
                     "the file is shorter than its index says"
                 )
+        self.board.mine.add("bytes_read", sum(lengths))
         return parts
 
     def open(self, path: str) -> BinaryIO:
@@ -100,8 +76,9 @@ class LocalSource:
         return sorted(path.relative_to(self.root).as_posix() for path in found)
 
     def _failure(self, path: str, error: OSError) -> DataFileError:
-        reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
-        return DataFileError(f"{self.describe(path)}: {reason}")
+        if isinstance(error, FileNotFoundError):
+            return FileMissingError(f"{self.describe(path)}: no such file")
+        return DataFileError(f"{self.describe(path)}: {error.strerror or error}")
 
 
 def _pread(descriptor: int, start: int, length: int) -> bytes:

@@ -1,0 +1,103 @@
+"""Parquet files of a source: footers, and row groups of which only the needed columns are read."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from robostream.errors import DataFileError
+from robostream.source import Source
+
+_REMOTE_TAIL = 64 * 1024  # read at first: holds the whole footer, as a rule
+_LOCAL_TAIL = 4096  # where a second look costs nothing
+_MAGIC = 8  # bytes at the end: the footer's length and "PAR1"
+
+
+def read_footer(source: Source, path: str) -> pq.FileMetaData:
+    """The footer of a file. Raises DataFileError naming it where it is missing, truncated or no Parquet file."""
+    size = source.stat(path).size
+    begin = max(0, size - (_REMOTE_TAIL if source.is_remote else _LOCAL_TAIL))
+    tail = source.read_ranges(path, [begin], [size - begin])[0]
+    length = int.from_bytes(tail[-_MAGIC:-4], "little") + _MAGIC
+    if len(tail) < length <= size:
+        tail = source.read_ranges(path, [size - length], [length - len(tail)])[0] + tail
+    try:
+        return pq.read_metadata(_Pieces(source, path, size, [size - len(tail)], [tail]))
+    except (pa.ArrowException, OSError) as error:
+        raise DataFileError(f"{source.describe(path)}: not a readable Parquet file: {error}") from error
+
+
+def read_group(
+    source: Source, path: str, footer: pq.FileMetaData, group: int, columns: Sequence[str]
+) -> tuple[pa.Table, int]:
+    """One row group: its columns by name (dotted for fields of structs), and the bytes that they needed.
+
+    Raises DataFileError naming file and row group.
+    """
+    chunks = [span for name, span in _chunks(footer, group) if _is_wanted(name, columns)]
+    starts, lengths = [start for start, _ in chunks], [length for _, length in chunks]
+    data = source.read_ranges(path, starts, lengths)
+    file = _Pieces(source, path, source.stat(path).size, starts, data)
+    try:
+        reader = pq.ParquetFile(file, metadata=footer)
+        return reader.read_row_group(group, columns=list(columns), use_threads=False), sum(lengths)
+    except (pa.ArrowException, OSError) as error:
+        raise DataFileError(f"{source.describe(path)}: row group {group}: {error}") from error
+
+
+def _chunks(footer: pq.FileMetaData, group: int) -> list[tuple[str, tuple[int, int]]]:
+    """Per column chunk of a row group, its dotted name and (first byte, bytes)."""
+    found = []
+    row_group = footer.row_group(group)
+    for number in range(footer.num_columns):
+        chunk = row_group.column(number)
+        begin = chunk.data_page_offset
+        if chunk.dictionary_page_offset:
+            begin = min(begin, chunk.dictionary_page_offset)
+        found.append((chunk.path_in_schema, (begin, chunk.total_compressed_size)))
+    return found
+
+
+def _is_wanted(name: str, columns: Collection[str]) -> bool:
+    return any(name == column or name.startswith(f"{column}.") for column in columns)
+
+
+class _Pieces(io.RawIOBase):
+    """A file of which some pieces are in memory; the rest is read from the source when it is asked for."""
+
+    def __init__(self, source: Source, path: str, size: int, starts: Sequence[int], data: Sequence[bytes]) -> None:
+        self._source = source
+        self._path = path
+        self._size = size
+        self._pieces = list(zip(starts, data, strict=True))
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        stop = self._size if size is None or size < 0 else min(self._at + size, self._size)
+        begin, self._at = self._at, max(self._at, stop)
+        for start, piece in self._pieces:
+            if start <= begin and stop <= start + len(piece):
+                return piece[begin - start : stop - start]
+        return self._source.read_ranges(self._path, [begin], [stop - begin])[0] if stop > begin else b""
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
