@@ -152,7 +152,7 @@ def test_counters_come_from_worker_processes(root: Path, start: str) -> None:
     if start not in torch.multiprocessing.get_all_start_methods():
         pytest.skip(f"this system has no {start}")
     dataset = StreamingLeRobotDataset(root=root, delta_timestamps={CAMERA: [-0.1, 0.0]}, buffer_size=40)
-    assert dataset.metrics() == {}
+    assert "samples" not in dataset.metrics()
     loader = DataLoader(dataset, 10, num_workers=2, multiprocessing_context=start)
     assert sum(len(batch["index"]) for batch in loader) == 120
     counters = dataset.metrics()
@@ -171,7 +171,7 @@ def test_counters_come_from_worker_processes(root: Path, start: str) -> None:
 def test_evictions_count_kept_pictures_that_had_to_go(root: Path) -> None:
     room = 60 * 2 * 64 * 64 * 3  # of 120 pictures of each camera
     for memory, evicted in ((room, True), (room * 4, False), (None, False)):
-        dataset = StreamingLeRobotDataset(root=root, memory_bytes=memory, buffer_size=20, num_threads=1)
+        dataset = StreamingLeRobotDataset(root=root, memory_bytes=memory, buffer_size=20, clip_frames=8, num_threads=1)
         for _ in range(3):
             for _ in dataset:
                 pass

@@ -133,7 +133,7 @@ def test_only_the_selected_episodes_come_in_data_order(six: Path, shuffle: bool)
 
 def test_only_the_selected_episodes_files_are_read(six: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watched = Watched(six)
-    monkeypatch.setattr("robostream.source.roots.LocalSource", lambda _: watched)
+    monkeypatch.setattr("robostream.source.roots._source", lambda root, access: watched)
     dataset = stream(six, episodes=[4, 1])
     assert len(list(dataset)) == SIX[1] + SIX[4]
     data = {path for path, _, _ in watched.ranges if path.startswith(("data/", "videos/"))}
@@ -154,7 +154,7 @@ def coded_bytes(path: Path, first: int, count: int) -> tuple[int, int]:
 
 def test_only_the_selected_episodes_bytes_are_read(six: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watched = Watched(six)
-    monkeypatch.setattr("robostream.source.roots.LocalSource", lambda _: watched)
+    monkeypatch.setattr("robostream.source.roots._source", lambda root, access: watched)
     assert len(list(stream(six, episodes=[4, 1]))) == SIX[1] + SIX[4]
     for camera, number in itertools.product((CAM0, CAM1), (0, 2)):
         path = video_path(six, camera, number)
