@@ -74,7 +74,7 @@ def test_each_kind_of_failure_passes(
     dataset.close()
     faults = proxy.totals()["faults"][fault]
     assert faults >= 5
-    assert dataset.metrics()["retries"] >= faults - 3  # some were for the next epoch, and still under way
+    assert dataset.metrics()["retries"] >= faults // 2  # some were for the next epoch, and still under way
 
 
 @pytest.mark.parametrize("kind", ["s3", "hub", "bucket"])

@@ -79,29 +79,28 @@ class DiskCache:
             self._broken = True
             return
         self._unchecked += len(content)
-        if self._unchecked > self._bound * _TIDY_SHARE:
+        if self._unchecked > self._bound * _TIDY_SHARE and self._tidy():
             self._unchecked = 0
-            self._tidy()
 
     def _path(self, key: str) -> Path:
         name = hashlib.blake2b(key.encode(), digest_size=20).hexdigest()
         return self._folder / name[:2] / f"{name}.bin"
 
-    def _tidy(self) -> None:
-        """Delete the files that were used longest ago until 7/8 of the bound are left; one process at a time."""
+    def _tidy(self) -> bool:
+        """Delete the files that were used longest ago until 7/8 of the bound are left; False if another process does."""
         with _lock(self._folder / "lock") as mine:
             if not mine:
-                return
+                return False
             found = sorted(self._entries())
             excess = sum(size for _, size, _ in found) - self._bound
-            if excess <= 0:
-                return
-            excess += self._bound // 8
+            if excess > 0:
+                excess += self._bound // 8
             for _, size, path in found:
                 if excess <= 0:
                     break
                 _remove(path)
                 excess -= size
+        return True
 
     def _entries(self) -> Iterator[tuple[float, int, Path]]:
         """(when last used, bytes, path) of the files that are here."""
