@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from html.parser import HTMLParser
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from servers.process import ServerProcess
 from typer.testing import CliRunner, Result
 
 from robostream.bench.compare import Entry, cells, markdown, ratio, verdicts
@@ -134,6 +136,22 @@ def test_the_csv_holds_the_same_figures(results: Path) -> None:
     assert float(row["samples_per_s"]) == made["samples_per_s"]
     assert int(row["video_decoder_cache.misses"]) == made["video_decoder_cache"]["misses"]
     assert row["mode"] == "single"
+
+
+@pytest.mark.parametrize("flag", ["--root", "--data_files_root"])
+def test_a_url_is_measured_and_its_password_kept_secret(
+    serve: Callable[..., ServerProcess], root: Path, tmp_path: Path, flag: str
+) -> None:
+    server = serve("files", folder=str(root), user="ada:s3cr3t")
+    url = server.url.replace("http://", "http://ada:s3cr3t@")
+    few = ["--batch_size", 4, "--buffer_size", 8, "--num_batches", 2, "--ceiling_seconds", 0.1, "--out_dir", tmp_path]
+    made = run("bench", flag, url, "--source", "web", *few)
+    assert made.exit_code == 0, made.output
+    result = load(tmp_path / "web_single_bs4_w8_cpu.json")
+    assert result["repo_id"] == server.url
+    assert result["frames_measured"] == 8
+    assert "s3cr3t" not in made.output + (tmp_path / "web_single_bs4_w8_cpu.json").read_text()
+    assert len(server.record()) > 5
 
 
 @pytest.mark.parametrize("golden", GOLDEN, ids=[path.name for path in GOLDEN])

@@ -17,7 +17,7 @@ from servers.process import ServerProcess
 from servers.s3 import S3Server
 
 from robostream import RobostreamError, StreamLoader
-from robostream.errors import AccessError, DataFileError, MetadataError, SourceError
+from robostream.errors import AccessError, DataFileError, MetadataError, SourceError, SourceUnavailableError
 
 ADA, BOB = "hf_token_of_ada", "hf_token_of_bob"
 FRAMES = list(range(27))
@@ -205,6 +205,20 @@ def test_offline_with_a_warm_cache(
         assert dataset.meta.revision == commit
         assert sorted(indices(dataset)) == FRAMES
     refused({"repo_id": "o/never"}, SourceError, "HF_HUB_OFFLINE")
+
+
+def test_offline_the_hub_is_asked_for_nothing(hub: ServerProcess, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    hub.push("o/n", str(root))
+    hub.put_bucket("o/b", str(root))
+    stream({"repo_id": "o/n"})
+    hub.forget()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(SourceUnavailableError, match=r"o/n.*HF_HUB_OFFLINE is set.*data_files_root"):
+        list(stream({"repo_id": "o/n"}))
+    refused({"repo_id": "o/b", "repo_type": "bucket"}, SourceUnavailableError, "HF_HUB_OFFLINE")
+    assert hub.record() == hub.cdn_record() == []
 
 
 def test_metadata_is_fetched_once(hub: ServerProcess, root: Path) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from contextlib import closing
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import av
@@ -24,6 +25,7 @@ from robostream.bench.window import Window, drain
 from robostream.build import Share
 from robostream.dataset import StreamingLeRobotDataset
 from robostream.sizing import keyframe_spacing
+from robostream.source.urls import scheme_of, without_secrets
 
 _PACKAGES = ("robostream", "lerobot", "torch", "torchcodec", "av", "numpy", "pyarrow", "datasets", "huggingface_hub")
 _PREFETCH = 3  # batches of each worker that a DataLoader holds
@@ -151,14 +153,19 @@ def _pool_size(options: Options, dataset: StreamingLeRobotDataset) -> int:
     return options.consumers * sum(room.budget for room in rooms.values())
 
 
+def _place(options: Options) -> str:
+    """The folder's name, or the URL without its credentials."""
+    place = str(options.root or options.data_files_root)
+    return without_secrets(place) if scheme_of(place) else Path(place).resolve().name
+
+
 def _asked(options: Options, dataset: StreamingLeRobotDataset) -> dict[str, Any]:
     """The result's fields that were given, or are the dataset's."""
     ours = options.impl is Impl.robostream
-    folder = options.root.resolve().name if options.root else ""
     return {
         "impl": options.impl.value,
         "loader": "torch" if options.uses_workers else "stream",
-        "repo_id": options.repo_id or folder or options.data_files_root or "",
+        "repo_id": options.repo_id or _place(options),
         "source": options.source,
         "mode": options.mode.value,
         "batch_size": options.batch_size,

@@ -43,7 +43,7 @@ class Options:
     """
 
     repo_id: str | None = None
-    root: Path | None = None
+    root: str | Path | None = None
     data_files_root: str | None = None
     mode: Mode = Mode.single
     source: str = "local"

@@ -25,7 +25,7 @@ def bench(
         str | None, typer.Option("--repo_id", help="Name of the dataset; with --root a label.", rich_help_panel=_GIVEN)
     ] = None,
     root: Annotated[
-        Path | None, typer.Option("--root", help="Local folder of the dataset.", rich_help_panel=_GIVEN)
+        str | None, typer.Option("--root", help="Folder or URL of the dataset.", rich_help_panel=_GIVEN)
     ] = None,
     data_files_root: Annotated[
         str | None, typer.Option("--data_files_root", help="URL that holds the data.", rich_help_panel=_GIVEN)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -24,7 +23,7 @@ _MEASURE_S = 2.0
 
 def plan(
     repo_id: Annotated[str | None, typer.Option("--repo_id", help="Name of the dataset on the Hub.")] = None,
-    root: Annotated[Path | None, typer.Option("--root", help="Local folder of the dataset.")] = None,
+    root: Annotated[str | None, typer.Option("--root", help="Folder or URL of the dataset.")] = None,
     data_files_root: Annotated[
         str | None, typer.Option("--data_files_root", help="URL that holds the data, if elsewhere.")
     ] = None,

@@ -24,7 +24,8 @@ from huggingface_hub.errors import (
 )
 
 from robostream.errors import AccessError, MetadataError, SettingError, SourceError, SourceUnavailableError
-from robostream.source.http import HttpStore
+from robostream.metrics import Metrics
+from robostream.source.http import HttpSession, HttpStore
 from robostream.source.local import LocalSource
 from robostream.source.retry import RetryPolicy, TransientError, asked_pause_s, persist
 from robostream.source.urls import Url
@@ -70,6 +71,18 @@ class HubToken:
         return "HubToken(…)"
 
 
+class HubStore(HttpStore):
+    """Files on the Hub, which is not asked for anything where HF_HUB_OFFLINE is set."""
+
+    def connect(self, policy: RetryPolicy, metrics: Metrics) -> HttpSession:
+        if constants.HF_HUB_OFFLINE:
+            raise SourceUnavailableError(
+                f"{self.name}: HF_HUB_OFFLINE is set, and only metadata is in the Hub's cache. Name the place of data/ "
+                "and videos/ in data_files_root=, or unset it"
+            )
+        return super().connect(policy, metrics)
+
+
 @dataclass(frozen=True)
 class HubRoot:
     """A folder of a dataset repository or a bucket. folder: "" for its root."""
@@ -110,7 +123,7 @@ class HubRoot:
         kind = "buckets" if self.is_bucket else "datasets"
         revision = "" if self.is_bucket else f"/{quote(self.revision or 'main', safe='')}"
         url = f"{constants.ENDPOINT}/{kind}/{self.repo_id}/resolve{revision}/{quote(self.folder)}"
-        return HttpStore(Url.parse(url), {}, _ADVICE, token=self.token, name=self.uri, lister=_Lister(self))
+        return HubStore(Url.parse(url), {}, _ADVICE, token=self.token, name=self.uri, lister=_Lister(self))
 
     def _tree(self, folder: str) -> list[Any]:
         api, token = HfApi(), self.token.for_client
