@@ -116,7 +116,7 @@ def test_s3_credentials(s3_server: S3Server, root: Path) -> None:
 def test_access_that_is_lost_during_the_run(hub: ServerProcess, root: Path, tmp_path: Path) -> None:
     many = write(tmp_path, [20] * 10, cameras=1, episodes_per_video_file=1)
     hub.push("o/private", str(many), private=True, users=["ada"])
-    dataset = stream({"repo_id": "o/private"}, token=ADA, buffer_size=10)
+    dataset = stream({"repo_id": "o/private"}, token=ADA, buffer_size=10, fetch_bytes=1)  # nothing is here before
     samples = iter(dataset)
     next(samples)
     hub.push("o/private", str(many), private=True, users=["bob"])
