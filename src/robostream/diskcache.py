@@ -7,15 +7,11 @@ import hashlib
 import logging
 import os
 import re
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-try:
-    import fcntl
-except ImportError:  # no locks on this system: two processes may tidy up at once, which does no harm
-    fcntl = None  # type: ignore[assignment]
 
 log = logging.getLogger("robostream")
 
@@ -43,6 +39,7 @@ class DiskCache:
         self._folder = Path(folder).expanduser().absolute() / _FOLDER
         self._bound = max_bytes
         self._unchecked = max_bytes  # written since the last tidying; the first write tidies
+        self._counting = threading.Lock()
         self._broken = False
 
     def get(self, key: str) -> bytes | None:
@@ -78,29 +75,32 @@ class DiskCache:
                 log.warning("%s: can't be written (%s), so nothing is cached there", self._folder, error.strerror)
             self._broken = True
             return
-        self._unchecked += len(content)
-        if self._unchecked > self._bound * _TIDY_SHARE and self._tidy():
+        with self._counting:
+            self._unchecked += len(content)
+            if self._unchecked <= self._bound * _TIDY_SHARE:
+                return
             self._unchecked = 0
+        self._tidy()
 
     def _path(self, key: str) -> Path:
         name = hashlib.blake2b(key.encode(), digest_size=20).hexdigest()
         return self._folder / name[:2] / f"{name}.bin"
 
-    def _tidy(self) -> bool:
-        """Delete the files that were used longest ago until 7/8 of the bound are left; False if another process does."""
-        with _lock(self._folder / "lock") as mine:
-            if not mine:
-                return False
-            found = sorted(self._entries())
-            excess = sum(size for _, size, _ in found) - self._bound
-            if excess > 0:
-                excess += self._bound // 8
-            for _, size, path in found:
-                if excess <= 0:
-                    break
-                _remove(path)
-                excess -= size
-        return True
+    def _tidy(self) -> None:
+        """Delete the files that were used longest ago until 7/8 of the bound are left.
+
+        Several may be at it at once: they find the same files to be the oldest, so no more are deleted than by one.
+        """
+        found = sorted(self._entries())
+        excess = sum(size for _, size, _ in found) - self._bound
+        if excess <= 0:
+            return
+        excess += self._bound // 8
+        for _, size, path in found:
+            if excess <= 0:
+                break
+            _remove(path)
+            excess -= size
 
     def _entries(self) -> Iterator[tuple[float, int, Path]]:
         """(when last used, bytes, path) of the files that are here."""
@@ -125,20 +125,6 @@ def _digest(key: str, content: bytes) -> bytes:
 def _remove(path: Path) -> None:
     with contextlib.suppress(OSError):
         path.unlink()
-
-
-@contextlib.contextmanager
-def _lock(path: Path) -> Iterator[bool]:
-    """Whether this process got the lock."""
-    with contextlib.ExitStack() as stack:
-        try:
-            file = stack.enter_context(path.open("w"))
-            if fcntl is not None:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-            return
-        yield True
 
 
 def cache_home() -> Path:
