@@ -8,12 +8,14 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any
 
 import torch
 from typing_extensions import Self
 
+from robostream import threads
 from robostream.assemble import Batch, BufferPool, split
 from robostream.dataset import StreamingLeRobotDataset
 from robostream.errors import SettingError
@@ -79,8 +81,7 @@ class StreamLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         handover = _Handover(self.prefetch)
-        worker = threading.Thread(target=self._produce, args=(handover,), name="robostream-batches", daemon=True)
-        worker.start()
+        worker = threads.start(partial(self._produce, handover), "batches", handover.stop)
         finished = False
         try:
             while True:
@@ -96,7 +97,7 @@ class StreamLoader:
                 yield item.batch
                 del item  # its memory is free for the next batch as soon as the caller drops it
         finally:
-            handover.stopped = True
+            handover.stop()
             # In one of our own threads this is the garbage collector: then the worker ends the rest by itself.
             if not threading.current_thread().name.startswith("robostream"):
                 if not finished:
@@ -198,6 +199,9 @@ class _Handover:
         self._permits: queue.SimpleQueue[None] = queue.SimpleQueue()
         for _ in range(ahead):
             self._permits.put(None)
+
+    def stop(self) -> None:
+        self.stopped = True
 
     def put(self, item: _Made | BaseException | None) -> bool:
         """Hand an item over once there is room; False if the consumer has stopped."""

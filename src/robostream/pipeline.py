@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from robostream import threads
 from robostream.assemble import Assembler, Batch, BufferPool
 from robostream.consumer import ClipWork, ConsumerOrder, SampleRun, Turns
 from robostream.decode import VideoDecoder, decode_part
@@ -125,12 +126,7 @@ class Pipeline:
         self._run: SampleRun | None = None
         self.position = Position(order.epoch, tuple(order.consumed))
         self._prefetcher = Prefetcher(fetcher.fetch, order.clips(), settings.prefetch)
-        self._threads = [
-            threading.Thread(target=self._decode_loop, name=f"robostream-decode-{i}", daemon=True)
-            for i in range(settings.threads)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads = [threads.start(self._decode_loop, f"decode-{i}", self.stop) for i in range(settings.threads)]
 
     # The consumer's side -----------------------------------------------------------------------------------------
 

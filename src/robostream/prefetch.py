@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from robostream import threads
 from robostream.consumer import ClipWork
 from robostream.fetch import FetchedClip
 from robostream.source.retry import CancelledError, cancelled_by
@@ -71,12 +72,7 @@ class Prefetcher:
         self._usual = float(settings.clip_bytes)
         # Reading far ahead begins slowly: at first the clips that are needed now should have the processor.
         self._allowed = min(settings.threads, settings.clips)
-        self._threads = [
-            threading.Thread(target=self._run, name=f"robostream-fetch-{i}", daemon=True)
-            for i in range(settings.threads)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads = [threads.start(self._run, f"fetch-{i}", self.stop) for i in range(settings.threads)]
 
     def next(self) -> FetchedClip:
         """The next clip in order; waits for it. Raises what reading it raised, or PrefetchClosed."""
