@@ -120,9 +120,9 @@ class BenchmarkResult(Model):
     """100 × camera_frames_decoded_per_s / ceiling_camera_frames_per_s."""
 
     bytes_read: int | None = None
-    """Bytes of video and pictures read from the source."""
+    """All that came from the source: pictures and rows, with indexes and gaps between ranges."""
     bytes_needed: int | None = None
-    """Of these, the bytes of the pictures that samples show; the rest is what they are decoded from, and gaps."""
+    """Of these, the pictures that were decoded, and the columns of rows."""
     baseline_rss_bytes: int | None = None
     """Resident memory before the dataset was opened: Python and its libraries."""
     peak_rss_bytes: int | None = None
