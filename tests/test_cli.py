@@ -33,7 +33,7 @@ def run(*arguments: object) -> Result:
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A dataset that `synth` wrote, and what it said."""
     root = tmp_path_factory.mktemp("cli") / "dataset"
-    result = run("synth", root, *SMALL, *SHORT, "--bframes", 2, "--seed", 3)
+    result = run("synth", root, *SMALL, *SHORT, "--episodes-per-data-file", 1, "--bframes", 2, "--seed", 3)
     assert result.exit_code == 0, result.output
     return root, result.stdout
 
@@ -55,6 +55,7 @@ def test_synth_writes_what_it_says(made: tuple[Path, str]) -> None:
     assert meta.fps == 10
     assert meta.camera_keys == ["observation.images.cam0", "observation.images.cam1"]
     assert all(len(placement.files) == 2 for placement in meta.episodes.videos.values())
+    assert len([path for path in files if path.match("data/*/*.parquet")]) == 3
     assert 20 <= meta.episodes.length.min() <= meta.episodes.length.max() <= 30
     facts = dict(line.split(None, 1) for line in said.splitlines() if len(line.split()) > 1)
     assert facts["episodes"].strip() == "3"

@@ -50,6 +50,9 @@ def synth(
     min_length: Annotated[int, typer.Option(min=1, help="Frames of the shortest episode.")] = 100,
     max_length: Annotated[int, typer.Option(min=1, help="Frames of the longest episode.")] = 200,
     episodes_per_file: Annotated[int, typer.Option(min=1, help="Episodes in each MP4 and Parquet file (v3.0).")] = 4,
+    episodes_per_data_file: Annotated[
+        int, typer.Option(min=0, help="Episodes in each Parquet file; 0: as in each MP4.")
+    ] = 0,
     bframes: Annotated[int, typer.Option(min=0, help="B-frames between references (h264 and hevc).")] = 0,
     texture: Annotated[TextureName, typer.Option(help="'heavy' takes longer to decode.")] = TextureName.light,
     version: Annotated[VersionName, typer.Option(help="LeRobot format version.")] = VersionName.v30,
@@ -75,7 +78,7 @@ def synth(
             bframes=bframes,
             version=version.value,
             episodes_per_video_file=episodes_per_file,
-            episodes_per_data_file=episodes_per_file,
+            episodes_per_data_file=episodes_per_data_file or episodes_per_file,
         )
     except ValueError as error:
         raise SettingError(str(error)) from error
