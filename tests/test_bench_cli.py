@@ -109,7 +109,8 @@ def test_fields_fit_each_other(results: Path) -> None:
     assert single["samples_per_s"] == pytest.approx(48 / single["wallclock_s"])
     assert single["frames_per_s_node"] == single["samples_per_s"]
     assert single["camera_frames_shown_per_s"] == pytest.approx(2 * single["samples_per_s"])
-    assert single["percent_of_ceiling"] > 0
+    of_ceiling = single["camera_frames_decoded_per_s"] / single["ceiling_camera_frames_per_s"]
+    assert single["percent_of_ceiling"] == pytest.approx(100 * of_ceiling)
     assert single["rows_delivered"] == single["rows_expected"] == 255
     assert single["video"] == "h264 64×64, keyframe every 4"
     assert single["padded_share"] == 0
@@ -123,7 +124,7 @@ def test_fields_fit_each_other(results: Path) -> None:
     assert 0 < images["padded_share"] < 1
     cache = images["video_decoder_cache"]
     assert cache["hit_rate"] == pytest.approx(cache["hits"] / (cache["hits"] + cache["misses"]))
-    assert cache["hits"] > cache["misses"] > 0  # a window of eight shows each picture many times
+    assert cache["hits"] > cache["misses"]  # a window of eight shows each picture many times
     assert images["percent_of_ceiling"] is None
     assert not images["return_uint8"]
 
