@@ -419,3 +419,21 @@ def test_repeating_what_cannot_be_read_at_all_ends(tmp_path: Path) -> None:
         path.unlink()
     with pytest.raises(DataFileError, match="a whole epoch had no sample that can be read"):
         next(iter(stream(root, on_error="skip", repeat=True)))
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut off"])
+@pytest.mark.parametrize("camera", [CAM0, CAM1])
+def test_a_cameras_first_video_is_skipped_like_any_other(tmp_path: Path, damage: str, camera: str) -> None:
+    root = write(tmp_path, [10, 12, 14], episodes_per_video_file=1)
+    path = video_path(root, camera, 0)
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:100])
+    dataset = stream(root, on_error="skip")
+    assert sorted(indices(dataset)) == list(range(10, 36))
+    assert dataset.metrics()["samples_skipped"] == 10
+    for number in (1, 2):
+        video_path(root, camera, number).unlink()
+    with pytest.raises((DataFileError, MetadataError), match="file-000"):
+        list(stream(root, on_error="skip"))

@@ -202,7 +202,7 @@ def test_a_late_clock_is_an_error_that_names_the_way_out(tmp_path: Path) -> None
 
 
 def test_no_dataset_is_an_error_in_a_real_process(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "robostream.cli", "peek", str(tmp_path / "nothing")]
+    command = [sys.executable, "-m", "robostream", "peek", str(tmp_path / "nothing")]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 1
     assert result.stdout == ""
@@ -274,3 +274,17 @@ def test_contact_sheet_marks_padding_and_takes_floats_and_grey() -> None:
     sheet = contact_sheet([sample], ["grey"], windows={"grey": [-1, 0], "numbers": [0, 1]}, curves=["numbers"])
     assert sheet.getpixel((190, 56)) == PAD
     assert sheet.getpixel((190 + 181 + 4 + 90, 56 + 68)) == (128, 128, 128)
+
+
+def test_a_contact_sheet_is_a_picture(root: Path, tmp_path: Path) -> None:
+    result = run("peek", root, "--out", tmp_path / "sheet.txt")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert "sheet.txt" in result.stderr
+    assert ".png" in result.stderr
+
+
+def test_a_plan_for_no_ranks_is_refused(root: Path) -> None:
+    result = run("plan", "--root", root, "--world_size", 0)
+    assert result.exit_code == 2
+    assert "--world_size" in result.stderr

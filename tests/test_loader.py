@@ -275,3 +275,21 @@ def test_impossible_settings_are_refused(root: Path, name: str, value: int) -> N
 def test_impossible_settings_of_the_dataset_are_refused(root: Path, name: str, value: Any) -> None:
     with pytest.raises(SettingError, match=name):
         open_dataset(root, **{name: value})
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.5, "8", None])
+def test_batch_sizes_that_are_none(root: Path, size: object) -> None:
+    with pytest.raises(SettingError, match="batch_size="):
+        StreamLoader(StreamingLeRobotDataset(root=root), size)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("epoch", [-1, 1.5, "a", 1 << 63])
+def test_epochs_that_are_none(root: Path, epoch: object) -> None:
+    with pytest.raises(SettingError, match="epoch"):
+        StreamingLeRobotDataset(root=root).set_epoch(epoch)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("count", [0, "1", 100_000])
+def test_numbers_of_streams_that_can_not_be(root: Path, count: object) -> None:
+    with pytest.raises(SettingError, match="num_streams="):
+        list(StreamingLeRobotDataset(root=root, num_streams=count))

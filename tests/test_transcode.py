@@ -232,7 +232,7 @@ def copy_tree(source: Path, target: Path) -> None:
 
 def start(src: Path, out: Path) -> subprocess.Popen[str]:
     """A run in a process of its own, slow enough to be ended in its midst."""
-    command = [sys.executable, "-m", "robostream.cli", "transcode", str(src), str(out), "--threads", "1"]
+    command = [sys.executable, "-m", "robostream", "transcode", str(src), str(out), "--threads", "1"]
     command += ["--codec", "h264", "--preset", "veryslow", "--gop", "16"]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

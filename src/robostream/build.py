@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from numbers import Integral
 from typing import Any
 
 import numpy as np
 
 from robostream.assemble import Assembler, BufferPool, Sample, split
+from robostream.checks import check_whole
 from robostream.consumer import ClipWork, ConsumerOrder
 from robostream.decode import PyavDecoder, VideoDecoder, decode_part
-from robostream.errors import MetadataError, PictureMatchError, SelectionError, SettingError
+from robostream.errors import DataFileError, MetadataError, PictureMatchError, SelectionError, SettingError
 from robostream.fetch import Camera, ClipFetcher, Pin
 from robostream.index import INDEX_BYTES, VideoIndex
 from robostream.metadata import DatasetMetadata, Feature
@@ -65,17 +66,13 @@ class Settings:
     fetch_bytes: int
 
     def __post_init__(self) -> None:
-        for name in ("seed", "buffer_size", "fetch_bytes"):
-            if not isinstance(getattr(self, name), Integral):
-                raise SettingError(f"{name}={getattr(self, name)!r} must be a whole number")
-        if self.buffer_size < 1:
-            raise SettingError(f"buffer_size={self.buffer_size} must be at least 1")
-        if self.num_streams is not None and self.num_streams < 1:
-            raise SettingError(f"num_streams={self.num_streams} must be at least 1")
+        check_whole("seed", self.seed)
+        for name in ("buffer_size", "fetch_bytes"):
+            check_whole(name, getattr(self, name), least=1)
+        if self.num_streams is not None:
+            check_whole("num_streams", self.num_streams, least=1)
         if self.memory_bytes is not None and self.memory_bytes < 0:
             raise SettingError(f"memory_bytes={self.memory_bytes} must not be negative")
-        if self.fetch_bytes < 1:
-            raise SettingError(f"fetch_bytes={self.fetch_bytes} must be at least 1")
         if not self.tolerance_s >= 0:
             raise SettingError(f"tolerance_s={self.tolerance_s} must not be negative")
 
@@ -114,13 +111,21 @@ class Blueprint:
 
     @cached_property
     def tables(self) -> dict[str, SampleTable]:
-        """The sample table of the first file of each video camera; read on first use."""
+        """The sample table of the first file of each video camera, of the first readable one with `skip`; read on
+        first use."""
         index = VideoIndex(self.meta.source)
-        row = int(self.selected[0])
+        rows = self.selected if self.settings.skip else self.selected[:1]
+
+        def first(paths: list[str]) -> SampleTable:
+            for path in paths:
+                with contextlib.suppress(DataFileError):
+                    return index.table(path)
+            return index.table(paths[0])  # none can be read: raises what is wrong with the first
+
         videos = self.meta.episodes.videos
-        paths = [placement.files[int(placement.file[row])] for placement in videos.values()]
+        paths = [placement.paths(rows) for placement in videos.values()]
         with ThreadPoolExecutor(max(1, len(paths))) as pool:
-            return dict(zip(videos, pool.map(index.table, paths), strict=True))
+            return dict(zip(videos, pool.map(first, paths), strict=True))
 
     @cached_property
     def cameras(self) -> list[Camera]:
@@ -150,6 +155,8 @@ class Blueprint:
             raise SettingError(
                 f"num_streams={streams} must be a multiple of the number of consumers, {share.count} (ranks × workers)"
             )
+        if settings.num_streams and streams > max(share.count, int(self.lengths.sum())):
+            raise SettingError(f"num_streams={streams} is more than the dataset has frames, {int(self.lengths.sum())}")
         # With an explicit num_streams the windows are shared out over the whole job, so that the order does not
         # depend on the number of ranks; else each rank has its own.
         part = streams if settings.num_streams else share.per_rank

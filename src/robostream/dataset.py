@@ -12,6 +12,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from robostream.assemble import Batch, BufferPool, Sample, split
 from robostream.build import Blueprint, Settings, Share, decoder_factory
+from robostream.checks import check_whole
 from robostream.consumer import ConsumerOrder
 from robostream.decode_device import check_decode_device
 from robostream.distributed import resolve_rank
@@ -184,6 +185,7 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
             cameras=cameras,
             features=features,
             episodes=episodes,
+            skip=on_error == "skip",
             repo_id=repo_id,
             revision=opened.revision or revision,
             root=opened.folder,
@@ -240,8 +242,7 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
 
     def set_epoch(self, epoch: int) -> None:
         """Make `epoch` the next one to be iterated, in this process and in DataLoader workers."""
-        if epoch < 0:
-            raise SettingError(f"epoch {epoch} must not be negative")
+        check_whole("epoch", epoch, least=0)
         self._epochs.set(epoch)
         self._resume = None
 

@@ -154,7 +154,7 @@ class ClipFetcher:
             except RobostreamError as error:
                 if not self._skip or isinstance(error, SourceError):
                     raise
-                self.warn_once(where, f"{error} Left out {len(samples)} samples of {where}.")
+                self.warn_once(where, f"{error} Left out {len(samples)} samples of {where}; metrics() counts all.")
                 return FetchedClip(work, where, samples, np.zeros(len(samples), bool), {}, [])
 
     def warn_once(self, kind: str, message: str) -> None:

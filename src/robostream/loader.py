@@ -17,8 +17,8 @@ from typing_extensions import Self
 
 from robostream import threads
 from robostream.assemble import Batch, BufferPool, split
+from robostream.checks import check_whole
 from robostream.dataset import StreamingLeRobotDataset
-from robostream.errors import SettingError
 from robostream.pipeline import Position
 from robostream.state import State
 
@@ -63,8 +63,7 @@ class StreamLoader:
         contiguous: bool = False,
     ) -> None:
         for name, value in (("batch_size", batch_size), ("prefetch", prefetch)):
-            if value < 1:
-                raise SettingError(f"{name}={value} must be at least 1")
+            check_whole(name, value, least=1)
         self.dataset = dataset
         self.batch_size = batch_size
         self.drop_last = drop_last

@@ -85,7 +85,7 @@ def _run(settings: Settings, entry: Entry, turn: int) -> None:
     folder = settings.out_dir / entry.mode.value / entry.impl.value / f"run-{turn + 1}"
     for old in folder.glob("*.json"):
         old.unlink()
-    command = [sys.executable if ours else settings.peer_python, "-m", "robostream.cli", "bench"]
+    command = [sys.executable if ours else settings.peer_python, "-m", "robostream", "bench"]
     command += ["--impl", entry.impl.value, "--mode", entry.mode.value, "--out_dir", str(folder), *settings.flags]
     command += ["--ceiling_seconds", str(settings.ceiling_seconds if ours else 0)]
     command += ["--check_rows"] if turn == 0 else []

@@ -12,11 +12,13 @@ from rich.table import Table
 from robostream.cli.common import table
 from robostream.contact_sheet import contact_sheet
 from robostream.dataset import StreamingLeRobotDataset
+from robostream.errors import SettingError
 from robostream.metadata import Feature
 
 CAMERA_STEPS = (-4, -2, 0)
 _SHOWN = 4  # numbers that are written out; more are given as a range
 _TEXT = 40  # letters of a text that are shown
+_PICTURES = (".png", ".jpg", ".jpeg", ".webp")
 
 
 def open_dataset(root: Path, window: int, **options: Any) -> StreamingLeRobotDataset:
@@ -64,6 +66,12 @@ def _values(value: torch.Tensor) -> str:
     if value.numel() <= _SHOWN:
         return ", ".join(f"{number:.6g}" for number in value.reshape(-1).tolist())
     return f"{value.min().item():.4g} … {value.max().item():.4g}"
+
+
+def check_sheet(path: Path) -> None:
+    """Raise SettingError if a contact sheet can't be written under this name."""
+    if path.suffix.lower() not in _PICTURES:
+        raise SettingError(f"{path}: the contact sheet is a picture; end its name in {', '.join(_PICTURES)}")
 
 
 def write_sheet(

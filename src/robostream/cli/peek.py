@@ -22,7 +22,7 @@ from robostream.cli.common import (
     heading,
     table,
 )
-from robostream.cli.look import open_dataset, schema_table, write_sheet
+from robostream.cli.look import check_sheet, open_dataset, schema_table, write_sheet
 from robostream.dataset import StreamingLeRobotDataset
 from robostream.errors import SettingError
 from robostream.mp4 import SampleTable
@@ -41,6 +41,7 @@ def peek(
     out: Annotated[Path, typer.Option(help="Where to write the contact sheet, a PNG.")] = Path("peek.png"),
 ) -> None:
     """Show what a dataset holds, and write a contact sheet of some of its samples."""
+    check_sheet(out)
     folder = chosen_root(root, root_option)
     dataset = open_dataset(
         folder,

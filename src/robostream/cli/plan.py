@@ -27,12 +27,12 @@ def plan(
     data_files_root: Annotated[
         str | None, typer.Option("--data_files_root", help="URL that holds the data, if elsewhere.")
     ] = None,
-    world_size: Annotated[int, typer.Option("--world_size", help="Ranks of the job.")] = 8,
-    ranks_per_node: Annotated[int, typer.Option("--ranks_per_node")] = 8,
+    world_size: Annotated[int, typer.Option("--world_size", min=1, help="Ranks of the job.")] = 8,
+    ranks_per_node: Annotated[int, typer.Option("--ranks_per_node", min=1)] = 8,
     cores_per_rank: Annotated[
         int, typer.Option("--cores_per_rank", help="0: this machine's, shared out among the ranks of a node.")
     ] = 0,
-    batch_size: Annotated[int, typer.Option("--batch_size", help="Samples in a batch of each rank.")] = 64,
+    batch_size: Annotated[int, typer.Option("--batch_size", min=1, help="Samples in a batch of each rank.")] = 64,
     num_workers: Annotated[
         int, typer.Option("--num_workers", help="DataLoader workers of each rank; 0: StreamLoader.")
     ] = 0,

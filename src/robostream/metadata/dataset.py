@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from robostream.errors import MetadataError
 from robostream.metadata import v2, v3
-from robostream.metadata.episodes import EpisodeTable, check_totals
+from robostream.metadata.episodes import EpisodeTable, Int64, check_totals
 from robostream.metadata.files import read_json
 from robostream.metadata.info import INFO_PATH, Feature, Info, load_info
 from robostream.metadata.selection import select_episodes, select_features
@@ -104,6 +104,7 @@ def load_metadata(
     cameras: Sequence[str] | None = None,
     features: Sequence[str] | None = None,
     episodes: Sequence[int] | None = None,
+    skip: bool = False,
     repo_id: str | None = None,
     revision: str | None = None,
     root: Path | None = None,
@@ -112,7 +113,7 @@ def load_metadata(
 
     cameras, features: the camera and the other features to keep; None keeps all (index columns always stay).
     episodes: those that will be read, by index; None means all. The table holds all of them all the same, but
-    only the first one of these must have its video files.
+    only the first one of these must have its video files; with `skip`, any of them.
     repo_id, revision, root (of a local folder): where the dataset is from, kept for the user.
     Raises `MetadataError` for metadata that is missing or contradicts itself, `UnsupportedVersionError` for
     other formats, `SelectionError` for an unknown camera, feature or episode.
@@ -124,17 +125,22 @@ def load_metadata(
     table, lost = read_episodes(source, info, video_keys)
     check_totals(table, info.total_episodes, info.total_frames, source.describe(INFO_PATH))
     meta = DatasetMetadata(source, info, kept, table, load_tasks(source), repo_id, revision, root)
-    _check_cameras(meta, int(select_episodes(meta.episodes, episodes)[0]), lost)
+    selected = select_episodes(meta.episodes, episodes)
+    _check_cameras(meta, selected if skip else selected[:1], lost)
     return meta
 
 
-def _check_cameras(meta: DatasetMetadata, first: int, lost: dict[str, str]) -> None:
-    """Refuse cameras that are declared but have no pictures, judged by the file of the episode at `first`."""
-    paths = {key: place.files[place.file[first]] for key, place in meta.episodes.videos.items()}
+def _check_cameras(meta: DatasetMetadata, rows: Int64, lost: dict[str, str]) -> None:
+    """Refuse cameras that are declared but have no pictures, judged by the files of these rows of the episode table."""
+
+    def is_there(paths: list[str]) -> bool:
+        return any(map(meta.source.exists, paths))
+
+    paths = {key: place.paths(rows) for key, place in meta.episodes.videos.items()}
     with ThreadPoolExecutor(max(1, len(paths))) as pool:
-        there = list(pool.map(meta.source.exists, paths.values()))
-    for path, key in itertools.compress([(path, key) for key, path in paths.items()], [not yes for yes in there]):
-        lost[key] = f"{meta.source.describe(path)} does not exist"
+        there = list(pool.map(is_there, paths.values()))
+    for key in itertools.compress(paths, [not yes for yes in there]):
+        lost[key] = f"{meta.source.describe(paths[key][0])} does not exist"
     if lost:
         key, reason = next(iter(lost.items()))
         rest = [k for k in meta.camera_keys if k not in lost]

@@ -31,6 +31,10 @@ class VideoPlacement:
     base: Int64
     rows_in_file: Int64
 
+    def paths(self, rows: Int64) -> list[str]:
+        """The files of these rows of the table, each once, in order."""
+        return [self.files[file] for file in dict.fromkeys(self.file[rows].tolist())]
+
 
 @dataclass(frozen=True, eq=False)
 class EpisodeTable:

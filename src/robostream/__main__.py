@@ -1,4 +1,4 @@
-"""`python -m robostream.cli`."""
+"""`python -m robostream`."""
 
 from robostream.cli import app
 

@@ -1,0 +1,16 @@
+"""Checks of arguments that several places share."""
+
+from __future__ import annotations
+
+from numbers import Integral
+
+from robostream.errors import SettingError
+
+
+def check_whole(name: str, value: object, least: int | None = None) -> None:
+    """Raise SettingError unless a value is a whole number, and from `least` to what 63 bits hold."""
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not whole or (least is not None and not least <= int(value) < 1 << 62):  # type: ignore[call-overload]
+        raise SettingError(
+            f"{name}={value!r} must be a whole number" + ("" if least is None else f", at least {least}")
+        )
