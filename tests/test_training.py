@@ -250,7 +250,7 @@ def test_dummy_takes_batches_without_a_model(
         ({"policy": "act"}, {}, "--policy act needs lerobot"),
         ({"resume_from": "nowhere"}, {}, "--resume_from nowhere: neither a checkpoint"),
         ({"val_episodes": 7}, {}, "--val_episodes 7: the dataset has 7 episodes"),
-        ({"num_streams": 0}, {}, "num_streams=0 must be at least 1"),
+        ({"num_streams": 0}, {}, "num_streams=0 must be a whole number, at least 1"),
         ({}, {"MASTER_ADDR": "127.0.0.1"}, "starts a single process"),
     ],
 )
