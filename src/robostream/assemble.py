@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from robostream.fetch import Camera, FetchedClip
-from robostream.memory import Memory
+from robostream.memory import scattered
 from robostream.metadata import DatasetMetadata
 from robostream.plan import Int
 from robostream.pool import FramePool
@@ -27,7 +27,7 @@ Array = npt.NDArray[Any]
 Batch = dict[str, Any]
 Sample = dict[str, Any]
 
-_Loans = list[tuple[Memory, "weakref.ref[Array]"]]
+_Loans = list[tuple[Array, "weakref.ref[Array]"]]
 
 
 class BufferPool:
@@ -57,13 +57,11 @@ class BufferPool:
             loans = self._loans[key]
             # As a rule, what was lent first comes back first.
             over = next((i for i, (_, lent) in enumerate(loans) if lent() is None), None)
-            memory = Memory(shape, np.dtype(dtype), self._pin) if over is None else loans.pop(over)[0]
-            array: Array = memory.array.view()
-            loans.append((memory, weakref.ref(array)))
+            base = self._allocate(shape, np.dtype(dtype)) if over is None else loans.pop(over)[0]
+            array: Array = base.view()
+            loans.append((base, weakref.ref(array)))
             if over is not None:
                 self._trim(loans)
-        if over is not None:
-            memory.merge_pages()
         return array
 
     def _trim(self, loans: _Loans) -> None:
@@ -71,6 +69,20 @@ class BufferPool:
         idle = next((i for i, (_, lent) in enumerate(loans) if lent() is not None), 0)
         if idle > self.spare:
             del loans[: idle - self.spare]
+
+    def _allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        if not self._pin:
+            return scattered(shape, dtype)
+        pinned: Array = torch.empty(shape, dtype=_TORCH[dtype], pin_memory=True).numpy()
+        return pinned
+
+
+_TORCH = {
+    np.dtype(np.uint8): torch.uint8,
+    np.dtype(np.float32): torch.float32,
+    np.dtype(np.int64): torch.int64,
+    np.dtype(np.bool_): torch.bool,
+}
 
 
 class Assembler:
