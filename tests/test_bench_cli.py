@@ -62,7 +62,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def results(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of results: each mode with threads, and one with worker processes."""
     folder = tmp_path_factory.mktemp("results")
-    few = ["--root", root, "--batch_size", 8, "--buffer_size", 64, "--num_batches", 6, "--warmup_batches", 1]
+    few = ["--root", root, "--batch_size", 8, "--buffer_size", 64, "--num_batches", 40, "--warmup_batches", 1]
     for mode in Mode:
         made = run("bench", *few, "--mode", mode.value, "--out_dir", folder, "--ceiling_seconds", 0.2, "--check_rows")
         assert made.exit_code == 0, made.output
@@ -104,19 +104,20 @@ def test_fields_fit_each_other(results: Path) -> None:
     single = load(results / "local_single_bs8_w8_cpu.json")
     assert (single["batch_size"], single["num_workers"], single["buffer_size"]) == (8, 8, 64)
     assert (single["num_cameras"], single["fps"], single["repo_id"]) == (2, 10, "dataset")
-    assert single["frames_measured"] == 6 * 8
+    assert single["frames_measured"] == 40 * 8  # far more than is decoded ahead
     assert single["batches_before"] == 1 + 1 + 64 // 8
-    assert single["samples_per_s"] == pytest.approx(48 / single["wallclock_s"])
+    assert single["samples_per_s"] == pytest.approx(40 * 8 / single["wallclock_s"])
     assert single["frames_per_s_node"] == single["samples_per_s"]
     assert single["camera_frames_shown_per_s"] == pytest.approx(2 * single["samples_per_s"])
     of_ceiling = single["camera_frames_decoded_per_s"] / single["ceiling_camera_frames_per_s"]
     assert single["percent_of_ceiling"] == pytest.approx(100 * of_ceiling)
+    assert single["percent_of_ceiling"] > 0
     assert single["rows_delivered"] == single["rows_expected"] == 255
     assert single["video"] == "h264 64×64, keyframe every 4"
     assert single["padded_share"] == 0
     assert single["video_decoder_cache"]["hits"] == 0
     assert single["bottleneck"] in single["stage_use"]
-    assert sum(single["episodes_per_batch_counts"].values()) == 6
+    assert sum(single["episodes_per_batch_counts"].values()) == 40
     low, middle, high = (single["latency_quantiles_ms"][p] for p in ("0", "50", "100"))
     assert low <= middle == single["p50_sample_latency_ms"] <= high
     images = load(results / "deeper/warmed-bucket_sarm_images_bs8_w2_cpu.json")
@@ -124,7 +125,7 @@ def test_fields_fit_each_other(results: Path) -> None:
     assert 0 < images["padded_share"] < 1
     cache = images["video_decoder_cache"]
     assert cache["hit_rate"] == pytest.approx(cache["hits"] / (cache["hits"] + cache["misses"]))
-    assert cache["hits"] > cache["misses"]  # a window of eight shows each picture many times
+    assert cache["hits"] > cache["misses"] > 0  # a window of eight shows each picture many times
     assert images["percent_of_ceiling"] is None
     assert not images["return_uint8"]
 

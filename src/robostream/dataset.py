@@ -149,8 +149,8 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
         check_decode_device(video_decode_device)
         if image_transforms is not None and not callable(image_transforms):
             raise SettingError(f"image_transforms={image_transforms!r} can't be called")
-        if num_threads is not None and num_threads < 1:
-            raise SettingError(f"num_threads={num_threads} must be at least 1")
+        if num_threads is not None:
+            check_whole("num_threads", num_threads, least=1)
         self.repo_id = repo_id
         self.image_transforms = image_transforms
         self.repeat = repeat
