@@ -25,6 +25,9 @@ from robostream.synth.barcode import BITS
 CAM0, CAM1 = "observation.images.cam0", "observation.images.cam1"
 STATE, ACTION = "observation.state", "action"
 
+BUSY = 3
+"""Times are held to this many times what they should be at most, since a machine does other things too."""
+
 Sample = dict[str, Any]
 Pictures = npt.NDArray[np.uint8]
 Windows = Mapping[str, Sequence[float]]

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta, timezone
 from email.utils import format_datetime
 
 import pytest
+from cases import BUSY
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -143,21 +144,21 @@ def test_what_will_not_pass_is_raised_at_once() -> None:
 def test_the_pause_that_a_server_asks_for_is_kept() -> None:
     attempts, begun = Attempts(TransientError("busy", retry_after=0.3)), time.monotonic()
     persist(attempts, QUICK, 5.0, "name", lambda: None)
-    assert 0.3 <= time.monotonic() - begun < 1.0
+    assert 0.3 <= time.monotonic() - begun < BUSY * 0.5
 
 
 def test_a_pause_beyond_the_deadline_is_not_waited_for() -> None:
     begun = time.monotonic()
     with pytest.raises(SourceUnavailableError, match=r"https://host/f: gave up after 1 attempt in 0 s .*busy.*3600 s"):
         persist(Attempts(TransientError("busy", 3600)), QUICK, 5.0, "https://host/f", lambda: None)
-    assert time.monotonic() - begun < 1.0
+    assert time.monotonic() - begun < BUSY * 0.5
 
 
 def test_the_deadline_ends_it_with_the_last_reason() -> None:
     attempts, begun = Attempts(*(TransientError(f"reason {i}") for i in range(1000))), time.monotonic()
     with pytest.raises(SourceUnavailableError, match=r"name: gave up after \d+ attempts in .*reason \d+") as caught:
         persist(attempts, QUICK, 0.5, "name", lambda: None)
-    assert 0.3 < time.monotonic() - begun < 1.0
+    assert 0.3 < time.monotonic() - begun < BUSY * 0.5
     assert f"{attempts.count} attempts" in str(caught.value)
 
 
@@ -167,7 +168,7 @@ def test_a_read_that_is_no_longer_wanted_ends_soon() -> None:
     begun = time.monotonic()
     with cancelled_by(stop), pytest.raises(CancelledError):
         persist(Attempts(TransientError("a", 100)), QUICK, 1000, "name", lambda: None)
-    assert time.monotonic() - begun < 1.0
+    assert time.monotonic() - begun < BUSY * 0.5
 
 
 def test_retry_after_is_seconds_or_a_date() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cases import CAM0, Reference, check_all, indices, video_path, write
+from cases import BUSY, CAM0, Reference, check_all, indices, video_path, write
 from cases import stream as stream_local
 from remote import Places, Serve, stream, through
 from servers.faults import EARLY, EVERY_KIND, UPSTREAM
@@ -170,7 +170,7 @@ def test_a_source_that_is_gone_ends_the_run(
     with pytest.raises(SourceUnavailableError, match=r"file-\d+\.(mp4|parquet): gave up after \d+ attempt") as caught:
         for _ in samples:
             pass
-    assert time.monotonic() - begin < 6
+    assert time.monotonic() - begin < BUSY * 4
     assert "deadline" in str(caught.value)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("robostream-fetch")]
 
@@ -185,7 +185,7 @@ def test_a_source_that_was_never_there(
     begin = time.monotonic()
     with pytest.raises(SourceUnavailableError, match=r"info\.json: gave up after"):
         stream(place, retry=DYING)
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < BUSY * 4
 
 
 def test_a_server_that_knows_no_ranges_is_told_at_once(places: Places, serve: Serve, root: Path) -> None:
@@ -194,7 +194,7 @@ def test_a_server_that_knows_no_ranges_is_told_at_once(places: Places, serve: Se
     begin = time.monotonic()
     with pytest.raises(RobostreamError, match="range"):
         list(stream(place, retry=RetryPolicy(first_wait_s=0.05)))
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < BUSY * 4
 
 
 def test_the_final_error_tells_no_secret(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cases import indices, load, write
+from cases import BUSY, indices, load, write
 from cases import stream as stream_local
 from remote import Places, stream
 from test_cases_processes import by_index, check_equal, wait_for
@@ -110,7 +110,7 @@ def test_a_resumed_run_reads_no_more_than_a_new_one(places: Places, root: Path) 
     took, requests, state = first_batch(None)
     again, requests_again, _ = first_batch(state)
     assert requests_again <= 1.5 * requests + 4
-    assert again < 2 * took + 0.5
+    assert again < BUSY * took
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -149,7 +149,7 @@ def test_closing_does_not_wait_for_a_server_that_hangs(places: Places, root: Pat
         time.sleep(0.3)
         begin = time.monotonic()
         dataset.close()
-        assert time.monotonic() - begin < 2
+        assert time.monotonic() - begin < BUSY * 2
 
 
 def test_a_worker_whose_source_dies_tells_the_parent(places: Places, tmp_path: Path) -> None:
@@ -163,4 +163,4 @@ def test_a_worker_whose_source_dies_tells_the_parent(places: Places, tmp_path: P
     begin = time.monotonic()
     with pytest.raises(SourceUnavailableError, match="gave up after"):
         list(batches)
-    assert time.monotonic() - begin < 15
+    assert time.monotonic() - begin < BUSY * 5

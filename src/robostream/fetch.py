@@ -157,6 +157,11 @@ class ClipFetcher:
                 self.warn_once(where, f"{error} Left out {len(samples)} samples of {where}; metrics() counts all.")
                 return FetchedClip(work, where, samples, np.zeros(len(samples), bool), {}, [])
 
+    def close(self) -> None:
+        """End the threads of the cameras, without waiting for reads under way; nothing can be fetched any more."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
     def warn_once(self, kind: str, message: str) -> None:
         if self._first_time(kind):
             log.warning("%s", message)

@@ -421,3 +421,4 @@ class Pipeline:
         for thread in self._threads:
             thread.join()
         self._prefetcher.join()
+        self._fetcher.close()
