@@ -16,7 +16,8 @@ import numpy as np
 from robostream.assemble import Assembler, BufferPool, Sample, split
 from robostream.checks import check_whole
 from robostream.consumer import ClipWork, ConsumerOrder
-from robostream.decode import PyavDecoder, VideoDecoder, decode_part
+from robostream.decode import VideoDecoder, decode_part
+from robostream.decode_direct import make_decoder
 from robostream.errors import DataFileError, MetadataError, PictureMatchError, SelectionError, SettingError
 from robostream.fetch import Camera, ClipFetcher, Pin
 from robostream.index import INDEX_BYTES, VideoIndex
@@ -39,7 +40,7 @@ _MOST_CLIPS_AHEAD = 1024  # however small they are
 def decoder_factory(backend: str) -> Callable[[], VideoDecoder]:
     """What makes a decoder of this backend: "pyav" or "torchcodec". Raises SettingError if it can't be used here."""
     if backend == "pyav":
-        return PyavDecoder
+        return make_decoder
     if backend != "torchcodec":
         raise SettingError(f"video_backend={backend!r} must be 'pyav' or 'torchcodec'")
     from robostream.decode_torchcodec import TorchcodecDecoder, check_torchcodec

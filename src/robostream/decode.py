@@ -1,4 +1,7 @@
-"""Coded clips → RGB pictures. PyAV here; `decode_torchcodec.py` gives the same pixels with torchcodec."""
+"""Coded clips → RGB pictures, through PyAV.
+
+Others give the same pixels: `decode_direct.py` sooner, and `decode_torchcodec.py` with the system's FFmpeg.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,13 @@ from typing import Any, Protocol, TypeAlias
 import av
 import numpy as np
 import numpy.typing as npt
+from av.video.reformatter import VideoReformatter
 from PIL import Image
 
 from robostream.errors import DecodeError
 from robostream.fetch import CameraPart
 from robostream.mp4 import Coding
-from robostream.rgb import RgbConverter
+from robostream.rgb import to_rgb
 from robostream.video import CodedClip
 
 Int = npt.NDArray[np.int64]
@@ -25,7 +29,8 @@ Pixels = npt.NDArray[np.uint8]
 _Wanted: TypeAlias = dict[Any, Pixels]  # by position; frames without a pts are not among them
 
 _CONTEXTS = 4  # codec contexts kept per thread; one for each kind of stream in turn
-_DECODERS = {"h264": "h264", "hevc": "hevc", "av1": "libdav1d"}
+DECODERS = {"h264": "h264", "hevc": "hevc", "av1": "libdav1d"}
+"""Codec → FFmpeg's decoder for it."""
 
 
 class VideoDecoder(Protocol):
@@ -48,7 +53,7 @@ class PyavDecoder:
 
     def __init__(self) -> None:
         self._contexts: OrderedDict[Coding, av.VideoCodecContext] = OrderedDict()
-        self._converter = RgbConverter()
+        self._reformatter = VideoReformatter()
 
     def decode(self, clip: CodedClip, out: Sequence[Pixels | None]) -> None:
         wanted: _Wanted = {w: pixels for w, pixels in zip(clip.wanted.tolist(), out, strict=True) if pixels is not None}
@@ -67,7 +72,7 @@ class PyavDecoder:
     def _decode_span(self, clip: CodedClip, first: int, last: int, skip: int, wanted: _Wanted) -> None:
         """Decode one span, and take from `wanted` what came out of it; skip: frames of the spans before it."""
         context = self._context(clip, first)
-        decode, convert = context.decode, self._converter.convert
+        decode = context.decode
         # The packet's pts is the picture's position, which is unique even where the file's own pts are not.
         position = clip.table.position[first:last].tolist()
         coded = clip.coded(first, last, skip)
@@ -78,7 +83,7 @@ class PyavDecoder:
                 if pixels is not None:
                     if frame.is_corrupt or pixels.shape != (frame.height, frame.width, 3):
                         raise _unfit(clip, frame, pixels)
-                    convert(frame, pixels)
+                    to_rgb(self._reformatter, frame, pixels)
         context.flush_buffers()
 
     def _context(self, clip: CodedClip, first: int) -> av.VideoCodecContext:
@@ -110,7 +115,7 @@ def _unfit(clip: CodedClip, frame: av.VideoFrame, pixels: Pixels) -> DecodeError
 def open_context(name: str, coding: Coding) -> av.VideoCodecContext:
     """A codec context for frames that are coded like this. Raises DecodeError, naming the file, without a decoder."""
     try:
-        context = av.CodecContext.create(_DECODERS.get(coding.codec, coding.codec), "r")
+        context = av.CodecContext.create(DECODERS.get(coding.codec, coding.codec), "r")
     except (av.FFmpegError, ValueError) as error:
         raise DecodeError(
             f"{name}: this build of PyAV has no decoder for '{coding.codec}'. Re-encode the videos to AV1, HEVC or "
@@ -123,17 +128,19 @@ def open_context(name: str, coding: Coding) -> av.VideoCodecContext:
         # Else FFmpeg guesses how far pictures are reordered where the stream does not say, and drops those that are
         # further off than it guessed.
         context.options = {"strict": "1"}
-    _set_colours(context, coding.colour)
+    for name, value in colours_of(coding.colour).items():
+        setattr(context, name, value)
     return context
 
 
-def _set_colours(context: av.VideoCodecContext, box: bytes) -> None:
-    """Tell a context the colours that only the file says ("Colour Information Box", ISO/IEC 14496-12, 12.1.5)."""
+def colours_of(box: bytes) -> dict[str, int]:
+    """Colours that only the file says, under FFmpeg's names ("Colour Information Box", ISO/IEC 14496-12, 12.1.5)."""
     if box[:4] not in (b"nclx", b"nclc") or len(box) < 10:
-        return
-    context.color_primaries, context.color_trc, context.colorspace = struct.unpack(">3H", box[4:10])
+        return {}
+    colours = dict(zip(("color_primaries", "color_trc", "colorspace"), struct.unpack(">3H", box[4:10]), strict=True))
     if box[:4] == b"nclx" and len(box) > 10:
-        context.color_range = 2 if box[10] & 0x80 else 1  # full or limited
+        colours["color_range"] = 2 if box[10] & 0x80 else 1  # full or limited
+    return colours
 
 
 def _range(clip: CodedClip) -> str:

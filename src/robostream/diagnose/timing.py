@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from robostream.decode import PyavDecoder
+from robostream.decode import VideoDecoder
+from robostream.decode_direct import make_decoder
 from robostream.diagnose.target import Target
 from robostream.mp4 import SampleTable
 from robostream.sizing import MIN_CLIP, keyframe_spacing
@@ -39,7 +40,7 @@ def measure_speed(target: Target, table: SampleTable, seconds: float) -> Speed:
     Raises DecodeError if a picture can't be decoded, DataFileError if it can't be read.
     """
     rng = np.random.default_rng(0)
-    decoder = PyavDecoder()
+    decoder = make_decoder()
     length = _clip_length(table)
     starts = np.arange(0, max(1, len(table.presented) - length + 1), length)
     clips = ((start + np.arange(min(length, len(table.presented) - start))) for start in rng.permutation(starts))
@@ -76,7 +77,7 @@ def _fetched(target: Target, table: SampleTable, wanted: Iterator[Int]) -> Itera
         yield from held
 
 
-def _rate(decoder: PyavDecoder, clips: Iterator[CodedClip], seconds: float) -> float:
+def _rate(decoder: VideoDecoder, clips: Iterator[CodedClip], seconds: float) -> float:
     """Pictures decoded in a second of this thread's CPU time."""
     out: np.ndarray | None = None
     spent, pictures = 0.0, 0
