@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from servers.fixtures import hub, own_caches, places, s3_server, serve  # noqa: F401
+from videos import written  # noqa: F401
 
 
 def _torchcodec_problem() -> str | None:

@@ -6,8 +6,7 @@ import importlib
 import io
 import logging
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -17,148 +16,23 @@ import numpy.typing as npt
 import pytest
 from av.codec.context import CodecContext
 from PIL import Image
+from videos import VIDEOS, Make, Written, decoded_whole
 
 from robostream import decode_torchcodec
 from robostream.build import decoder_factory
 from robostream.decode import PyavDecoder, VideoDecoder, decode_image
 from robostream.decode_torchcodec import check_torchcodec
 from robostream.errors import DecodeError, SettingError
-from robostream.index import VideoIndex
-from robostream.source import LocalSource
-from robostream.video import CodedClip, fetch_clip
+from robostream.video import CodedClip
 
 Int = npt.NDArray[np.int64]
 Pixels = npt.NDArray[np.uint8]
 
-BACKENDS = ["pyav", pytest.param("torchcodec", marks=pytest.mark.torchcodec)]
-
-# Videos -----------------------------------------------------------------------------------------------------------
+BACKENDS = ["pyav", "objects of pyav", pytest.param("torchcodec", marks=pytest.mark.torchcodec)]
 
 
-@dataclass(frozen=True)
-class Video:
-    """How a video is written. colours: attributes of the encoder."""
-
-    encoder: str
-    options: dict[str, str]
-    pixels: str = "yuv420p"
-    width: int = 96
-    height: int = 64
-    frames: int = 40
-    colours: dict[str, int] = field(default_factory=dict)
-
-
-def x264(**options: str) -> dict[str, str]:
-    return {"preset": "veryfast", "threads": "1", **options}
-
-
-def x265(parameters: str) -> dict[str, str]:
-    return {"preset": "ultrafast", "x265-params": f"log-level=none:pools=none:frame-threads=1:scenecut=0:{parameters}"}
-
-
-def svt(**options: str) -> dict[str, str]:
-    return {"preset": "12", "svtav1-params": "lp=1", **options}
-
-
-VIDEOS = {
-    "h264 gop 2": Video("libx264", x264(g="2", bf="0")),
-    "h264 keyframes only": Video("libx264", x264(g="1")),
-    "h264 gop 250": Video("libx264", x264(g="250", bf="0"), frames=60),
-    "h264 gop 250, B-frames": Video("libx264", x264(g="250", bf="3"), frames=60),
-    "h264 B-frames": Video("libx264", x264(g="12", bf="3")),
-    "h264 pyramid": Video("libx264", x264(**{"x264-params": "keyint=16:bframes=6:b-pyramid=normal:ref=4"})),
-    "h264 open gop": Video("libx264", x264(g="8", bf="3", **{"x264-params": "open-gop=1:scenecut=0:b-adapt=0"})),
-    "hevc": Video("libx265", x265("keyint=10:open-gop=0:bframes=0")),
-    "hevc B-frames": Video("libx265", x265("keyint=10:open-gop=0:bframes=3")),
-    "hevc open gop": Video("libx265", x265("keyint=8:open-gop=1:bframes=3:b-adapt=0")),
-    "av1 gop 2": Video("libsvtav1", svt(g="2")),
-    "av1 gop 20": Video("libsvtav1", svt(g="20")),
-    "h264 4:4:4": Video("libx264", x264(g="10", bf="2"), "yuv444p"),
-    "hevc 4:4:4": Video("libx265", x265("keyint=10:bframes=2"), "yuv444p"),
-    "h264 4:2:2": Video("libx264", x264(g="10"), "yuv422p"),
-    "hevc 10 bits": Video("libx265", x265("keyint=10:bframes=2"), "yuv420p10le"),
-    "hevc 10 bits 4:4:4": Video("libx265", x265("keyint=10"), "yuv444p10le"),
-    "h264 10 bits": Video("libx264", x264(g="10"), "yuv420p10le"),
-    "av1 10 bits": Video("libsvtav1", svt(g="10"), "yuv420p10le"),
-    "h264 width 98, height 66": Video("libx264", x264(g="10", bf="2"), width=98, height=66),
-    "h264 width 100": Video("libx264", x264(g="10"), width=100),
-    "hevc width 90, height 50": Video("libx265", x265("keyint=10"), width=90, height=50),
-    "av1 width 98, height 66": Video("libsvtav1", svt(g="2"), width=98, height=66),
-    "av1 97 × 65": Video("libsvtav1", svt(g="2"), width=97, height=65),
-    "av1 97 × 64": Video("libsvtav1", svt(g="2"), width=97),
-    "av1 96 × 65": Video("libsvtav1", svt(g="2"), height=65),
-    "h264 97 × 65": Video("libx264", x264(g="10", bf="2"), "yuv444p", 97, 65),
-    "hevc 97 × 65": Video("libx265", x265("keyint=10"), "yuv444p", 97, 65),
-    "h264 full range": Video("libx264", x264(g="10"), "yuvj420p"),
-    "h264 bt709": Video("libx264", x264(g="10"), colours={"colorspace": 1, "color_range": 1}),
-    "h264 bt2020": Video("libx264", x264(g="10"), colours={"colorspace": 9, "color_range": 1}),
-}
-
-
-def draw(video: Video) -> list[Pixels]:
-    """Moving gradients with noise, so that pictures differ and refer to each other."""
-    rng = np.random.default_rng(0)
-    y, x = np.mgrid[: video.height, : video.width]
-    pictures = []
-    for i in range(video.frames):
-        base = np.stack([x * 2 + 5 * i, y * 3 - 4 * i, x + y + 3 * i], axis=-1)
-        pictures.append(((base + rng.integers(0, 40, base.shape)) % 256).astype(np.uint8))
-    return pictures
-
-
-def write(path: Path, video: Video) -> None:
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream(video.encoder, rate=30, options=video.options)
-        assert isinstance(stream, av.VideoStream)
-        stream.width, stream.height, stream.pix_fmt = video.width, video.height, video.pixels
-        stream.codec_context.thread_count = 1
-        for name, value in video.colours.items():
-            setattr(stream.codec_context, name, value)
-        for picture in draw(video):
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
-        container.mux(stream.encode(None))
-
-
-@dataclass(frozen=True, eq=False)
-class Written:
-    """A written video and what it shows: uint8 [frames, H, W, 3]."""
-
-    folder: Path
-    pictures: Pixels
-
-    def fetch(self, wanted: Sequence[int]) -> CodedClip:
-        source = LocalSource(self.folder)
-        return fetch_clip(source, "video.mp4", VideoIndex(source).table("video.mp4"), np.array(wanted, np.int64))
-
-    def decode(self, decoder: VideoDecoder, wanted: Sequence[int]) -> Pixels:
-        out = np.zeros((len(wanted), *self.pictures.shape[1:]), np.uint8)
-        decoder.decode(self.fetch(wanted), list(out))
-        return out
-
-
-def decoded_whole(path: Path) -> Pixels:
-    with av.open(str(path)) as container:
-        frames = [frame.reformat(format="rgb24").to_ndarray() for frame in container.decode(video=0)]
-    return np.stack(frames)
-
-
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Written]:
-    """Videos by name, each written once."""
-    made: dict[str, Written] = {}
-
-    def make(name: str) -> Written:
-        if name not in made:
-            folder = tmp_path_factory.mktemp("video")
-            write(folder / "video.mp4", VIDEOS[name])
-            made[name] = Written(folder, decoded_whole(folder / "video.mp4"))
-            assert len(made[name].pictures) == VIDEOS[name].frames
-        return made[name]
-
-    return make
-
-
-Make = Callable[[str], Written]
+def decoder_of(backend: str) -> VideoDecoder:
+    return PyavDecoder() if backend == "objects of pyav" else decoder_factory(backend)()
 
 
 # The right pictures -----------------------------------------------------------------------------------------------
@@ -168,7 +42,7 @@ Make = Callable[[str], Written]
 @pytest.mark.parametrize("name", VIDEOS)
 def test_pictures_equal_those_of_the_whole_file_decoded(written: Make, name: str, backend: str) -> None:
     video = written(name)
-    decoder = decoder_factory(backend)()
+    decoder = decoder_of(backend)
     frames = len(video.pictures)
     chosen = random.Random(name)
     sets = [range(frames), [0], [frames - 1], range(7, 19), range(0, frames, 9)]
@@ -198,7 +72,7 @@ def test_colours_that_only_the_file_tells_are_used(written: Make, tmp_path: Path
     (tmp_path / "video.mp4").write_bytes(with_colour_box((plain.folder / "video.mp4").read_bytes(), colour))
     told = Written(tmp_path, decoded_whole(tmp_path / "video.mp4"))
     assert np.array_equal(told.pictures, plain.pictures) == (colour[:4] == b"prof")
-    np.testing.assert_array_equal(told.decode(decoder_factory(backend)(), range(5, 30)), told.pictures[5:30])
+    np.testing.assert_array_equal(told.decode(decoder_of(backend), range(5, 30)), told.pictures[5:30])
 
 
 @pytest.mark.torchcodec
@@ -259,7 +133,7 @@ def test_what_torchcodec_does_not_give_is_tried_with_pyav(
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_pictures_are_written_where_they_go_and_nothing_else(written: Make, backend: str) -> None:
     video = written("h264 B-frames")
-    decoder = decoder_factory(backend)()
+    decoder = decoder_of(backend)
     for _ in range(2):
         out = np.full((9, *video.pictures.shape[1:]), 77, np.uint8)
         decoder.decode(video.fetch([3, 8, 9, 22, 39]), [out[6], None, out[2], None, out[0]])
@@ -271,14 +145,14 @@ def test_pictures_are_written_where_they_go_and_nothing_else(written: Make, back
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_pictures_that_go_nowhere(written: Make, backend: str) -> None:
     video = written("h264 B-frames")
-    decoder = decoder_factory(backend)()
+    decoder = decoder_of(backend)
     decoder.decode(video.fetch([3, 8]), [None, None])
     np.testing.assert_array_equal(video.decode(decoder, [3, 8]), video.pictures[[3, 8]])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_one_decoder_takes_videos_of_all_kinds_in_turn(written: Make, backend: str) -> None:
-    decoder = decoder_factory(backend)()
+    decoder = decoder_of(backend)
     names = ["h264 B-frames", "hevc 10 bits", "av1 gop 2", "h264 4:4:4", "av1 97 × 65", "hevc open gop"]
     for turn in range(3):
         for name in names:
@@ -304,7 +178,7 @@ def test_only_the_fetched_bytes_are_needed(written: Make, name: str, backend: st
     (video.folder / "video.mp4").rename(video.folder / "away.mp4")
     try:
         out = np.zeros((3, *video.pictures.shape[1:]), np.uint8)
-        decoder_factory(backend)().decode(replace(clip, buffers=buffers), list(out))
+        decoder_of(backend).decode(replace(clip, buffers=buffers), list(out))
     finally:
         (video.folder / "away.mp4").rename(video.folder / "video.mp4")
     np.testing.assert_array_equal(out, video.pictures[wanted])
@@ -331,7 +205,7 @@ def test_corrupt_bytes_are_an_error_that_names_the_file(
     written: Make, name: str, value: bytes | None, backend: str
 ) -> None:
     video = written(name)
-    decoder = decoder_factory(backend)()
+    decoder = decoder_of(backend)
     video.decode(decoder, range(10))
     out = np.zeros((12, *video.pictures.shape[1:]), np.uint8)
     clip = damaged(video.fetch(range(20, 32)), value)
@@ -347,7 +221,7 @@ def test_a_size_that_is_not_the_declared_one_is_an_error(written: Make, name: st
     video = written(name)
     for height, width in ((48, 96), (64, 128), (128, 64)):
         with pytest.raises(DecodeError, match=rf"video\.mp4: picture 4 is 96×64, .*{width}×{height}"):
-            decoder_factory(backend)().decode(video.fetch([4, 5]), list(np.zeros((2, height, width, 3), np.uint8)))
+            decoder_of(backend).decode(video.fetch([4, 5]), list(np.zeros((2, height, width, 3), np.uint8)))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -355,7 +229,7 @@ def test_a_codec_without_a_decoder_says_what_to_do(written: Make, backend: str) 
     clip = written("h264 gop 2").fetch([0])
     clip = replace(clip, table=replace(clip.table, codec="xyz1", extradata=(b"",), colour=(b"",)))
     with pytest.raises(DecodeError, match=r"video\.mp4: .*no decoder for 'xyz1'.*Re-encode"):
-        decoder_factory(backend)().decode(clip, [np.zeros((64, 96, 3), np.uint8)])
+        decoder_of(backend).decode(clip, [np.zeros((64, 96, 3), np.uint8)])
 
 
 def test_a_build_without_this_decoder_says_what_to_do(written: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,8 +63,10 @@ class PyavDecoder:
                 self._decode_span(clip, first, last, frames, wanted)
                 frames += last - first
         except (av.FFmpegError, ValueError) as error:
-            self._contexts.clear()  # what they hold is not worth keeping
             raise DecodeError(f"{clip.name}: FFmpeg could not decode {_range(clip)}: {error}") from error
+        finally:
+            if frames < len(clip.at):
+                self._contexts.clear()  # they may hold frames of this clip, which must not come out with the next one
         if wanted:
             codec = clip.table.codec
             raise DecodeError(f"{clip.name}: picture {min(wanted)} did not come out of the {codec} decoder")

@@ -3,6 +3,9 @@
 PyAV makes a packet, a frame and a converted frame for each picture: 25 µs of Python under the interpreter lock, and a
 copy. Here a picture takes three calls, and is written where it is to lie. Nothing is taken on trust: the first pictures
 of each kind of video are compared, bit for bit, with PyAV's, and PyAV decodes whatever is unusual.
+
+swscale writes some formats and widths in steps that end beyond the line, or differently where lines are not aligned;
+the comparison shows that, too. Pictures of such videos are written with longer lines first, and then copied.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +38,7 @@ _BILINEAR = 2  # SWS_BILINEAR, PyAV's default
 _FULL_RANGE = 2  # AVCOL_RANGE_JPEG
 _TRIALS = 4  # pictures that are compared before a kind is decoded this way
 _GUARD = 256  # bytes behind a trial picture that must stay as they were
+_ALIGNED = 64  # bytes; the beginnings of lines as FFmpeg's own frames have them
 _AGAIN, _END = -errno.EAGAIN, -int.from_bytes(b"EOF ", "little")  # AVERROR(EAGAIN), AVERROR_EOF
 
 
@@ -55,6 +59,7 @@ class DirectDecoder:
         self._library = library
         self._pyav = PyavDecoder()
         self._streams: OrderedDict[Coding, _Stream] = OrderedDict()
+        self._padded: set[Coding] = set()  # whose pictures are written with longer lines first
         self._refused: set[Coding] = set()
 
     def decode(self, clip: CodedClip, out: Sequence[Pixels | None]) -> None:
@@ -74,7 +79,7 @@ class DirectDecoder:
     def _stream(self, coding: Coding) -> _Stream:
         stream = self._streams.get(coding)
         if stream is None:
-            stream = _Stream(self._library, coding)
+            stream = _Stream(self._library, coding, padded=coding in self._padded)
             while len(self._streams) >= _CONTEXTS:
                 self._streams.popitem(last=False)
             self._streams[coding] = stream
@@ -83,27 +88,36 @@ class DirectDecoder:
     def _try(self, clip: CodedClip, coding: Coding, expected: Sequence[Pixels | None]) -> None:
         """Compare with what PyAV made of a clip."""
         some = dict(islice(_wanted(clip, expected).items(), _TRIALS))
-        if not some:
-            return
-        try:
-            equal = self._stream(coding).agrees(clip, some)
-        except _Unusual:
-            equal = False
-        if not equal:
-            log.info("%s: videos like it are decoded through PyAV's objects, which takes longer", clip.name)
-            self._refused.add(coding)
+        while some and coding not in self._refused:
+            try:
+                if self._stream(coding).agrees(clip, some):
+                    return
+            except _Unusual:
+                pass
             self._streams.pop(coding, None)
+            if coding in self._padded:
+                log.info("%s: videos like it are decoded through PyAV's objects, which takes longer", clip.name)
+                self._refused.add(coding)
+            self._padded.add(coding)
+
+
+class _Scaler(NamedTuple):
+    """swscale's context, and memory with longer lines where pictures are to be written there first, [H + 1, bytes]."""
+
+    context: int
+    lines: Pixels | None
 
 
 class _Stream:
     """A codec context, and swscale's contexts for the kinds of frames that came out of it.
 
-    Raises _Unusual if FFmpeg can't make one.
+    padded: write pictures with longer lines first. Raises _Unusual if FFmpeg can't make a context.
     """
 
-    def __init__(self, library: Libav, coding: Coding) -> None:
+    def __init__(self, library: Libav, coding: Coding, *, padded: bool) -> None:
         self._library = library
-        self._scalers: dict[_Kind, int] = {}
+        self._padded = padded
+        self._scalers: dict[_Kind, _Scaler] = {}
         self._context = ctypes.c_void_p()
         self._packet_pointer = ctypes.c_void_p(library.alloc_packet())
         self._frame_pointer = ctypes.c_void_p(library.alloc_frame())
@@ -190,27 +204,29 @@ class _Stream:
         frame = self._frame
         width, height = frame.width, frame.height
         kind = (width, height, frame.format, frame.color_range, frame.colorspace)
-        scaler = self._scalers.get(kind) or (self._learn(kind) if learn else 0)
+        scaler = self._scalers.get(kind) or (self._learn(kind) if learn else None)
         damaged = frame.flags & CORRUPT or frame.decode_error_flags
-        if not scaler or damaged or pixels.shape != (height, width, 3):
+        if scaler is None or damaged or pixels.shape != (height, width, 3):
             raise _Unusual
-        self._target[0] = ctypes.addressof(ctypes.c_ubyte.from_buffer(pixels))  # type: ignore[arg-type]  # the quickest way to its address
-        self._target_strides[0] = width * 3
-        if self._library.scale(scaler, *self._source, 0, height, *self._destination) != height:
+        lines = pixels if scaler.lines is None else scaler.lines
+        self._target[0] = ctypes.addressof(ctypes.c_ubyte.from_buffer(lines))  # type: ignore[arg-type]  # the quickest way to its address
+        self._target_strides[0] = lines.strides[0]
+        if self._library.scale(scaler.context, *self._source, 0, height, *self._destination) != height:
             raise _Unusual
+        if scaler.lines is not None:
+            pixels.reshape(height, width * 3)[:] = scaler.lines[:height, : width * 3]
 
-    def _learn(self, kind: _Kind) -> int:
-        """swscale's context for a kind of frame; 0 if there is none."""
+    def _learn(self, kind: _Kind) -> _Scaler | None:
+        """swscale's context for a kind of frame; None if there is none."""
         library = self._library
         width, height, pixels, colour_range, space = kind
-        scaler: int | None = library.get_scaler(
-            width, height, pixels, width, height, library.rgb24, _BILINEAR, None, None, None
-        )
-        if not scaler:
-            return 0
-        self._scalers[kind] = scaler
+        size = (width, height)
+        context = library.get_scaler(*size, pixels, *size, library.rgb24, _BILINEAR, None, None, None)
+        if not context:
+            return None
         table = library.coefficients(space)
-        library.set_colours(scaler, table, int(colour_range == _FULL_RANGE), table, 0, 0, 1 << 16, 1 << 16)
+        library.set_colours(context, table, int(colour_range == _FULL_RANGE), table, 0, 0, 1 << 16, 1 << 16)
+        scaler = self._scalers[kind] = _Scaler(context, _lines(width, height) if self._padded else None)
         return scaler
 
     def agrees(self, clip: CodedClip, expected: _Wanted) -> bool:
@@ -232,10 +248,17 @@ class _Stream:
 
     def __del__(self) -> None:
         for scaler in self._scalers.values():
-            self._library.free_scaler(scaler)
+            self._library.free_scaler(scaler.context)
         self._library.free_context(ctypes.byref(self._context))
         self._library.free_packet(ctypes.byref(self._packet_pointer))
         self._library.free_frame(ctypes.byref(self._frame_pointer))
+
+
+def _lines(width: int, height: int) -> Pixels:
+    stride = -(-width * 3 // _ALIGNED) * _ALIGNED
+    memory = np.zeros((height + 1) * stride + _ALIGNED, np.uint8)
+    begin = -memory.ctypes.data % _ALIGNED
+    return memory[begin : begin + (height + 1) * stride].reshape(height + 1, stride)
 
 
 def _wanted(clip: CodedClip, out: Sequence[Pixels | None]) -> _Wanted:
