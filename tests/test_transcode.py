@@ -88,7 +88,7 @@ def assert_same_samples(root: Path, out: Path, tolerance: float) -> None:
 
 @pytest.mark.parametrize(("codec", "gop"), [("h264", 5), ("hevc", 8), ("av1", 16)])
 def test_the_new_dataset_streams_the_same(src: Path, tmp_path: Path, codec: str, gop: int) -> None:
-    summary = transcode(src, tmp_path / "out", settings(codec, gop=gop, crf=20), threads=2)
+    summary = transcode(src, tmp_path / "out", settings(codec, gop=gop, crf=10), threads=2)
     assert (summary.files, summary.kept, summary.copied) == (4, 0, 0)
     assert summary.pictures == 2 * sum(SOURCE.lengths)
     assert summary.min_psnr >= 24
@@ -241,7 +241,7 @@ def start(src: Path, out: Path) -> subprocess.Popen[str]:
 def long_src(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("transcode_long") / "src"
     long = SynthSettings(
-        episodes=[16] * 16, cameras=1, width=160, height=160, fps=10, codec="h264", gop=10, episodes_per_video_file=1
+        episodes=[16] * 40, cameras=1, width=256, height=256, fps=10, codec="h264", gop=10, episodes_per_video_file=1
     )
     write_dataset(root, long)
     return root
@@ -270,14 +270,14 @@ def test_an_ended_run_goes_on(long_src: Path, tmp_path: Path, ending: signal.Sig
         assert not list(out.rglob("*.part"))
     assert not (out / "meta/info.json").exists()
     finished = [json.loads(line)["file"] for line in (out / NAME).read_text().splitlines()[1:]]
-    assert 1 <= len(finished) < 16
+    assert 1 <= len(finished) < 40
     kept = {path: (os.stat(out / path).st_ino, os.stat(out / path).st_mtime_ns) for path in finished}
     summary = transcode(long_src, out, TranscodeSettings(preset="veryslow"), threads=2)
     assert summary.kept == len(finished)
-    assert summary.files == 16
+    assert summary.files == 40
     assert kept == {path: (os.stat(out / path).st_ino, os.stat(out / path).st_mtime_ns) for path in finished}
     assert not list(out.rglob("*.part"))
-    assert StreamingLeRobotDataset(root=out).num_frames == 16 * 16
+    assert StreamingLeRobotDataset(root=out).num_frames == 40 * 16
 
 
 def test_a_finished_run_has_nothing_left_to_do(src: Path, tmp_path: Path) -> None:
