@@ -28,9 +28,13 @@ Int = npt.NDArray[np.int64]
 Pixels = npt.NDArray[np.uint8]
 _Wanted: TypeAlias = dict[Any, Pixels]  # by position; frames without a pts are not among them
 
-_CONTEXTS = 4  # codec contexts kept per thread; one for each kind of stream in turn
+CONTEXTS = 4  # codec contexts kept per thread; one for each kind of stream in turn
 DECODERS = {"h264": "h264", "hevc": "hevc", "av1": "libdav1d"}
 """Codec → FFmpeg's decoder for it."""
+# Else FFmpeg guesses how far pictures are reordered where the stream does not say, and drops those that are further off
+# than it guessed.
+OPTIONS = {"h264": {"strict": "1"}}
+"""Codec → FFmpeg's options for its decoder."""
 
 
 class VideoDecoder(Protocol):
@@ -56,7 +60,7 @@ class PyavDecoder:
         self._reformatter = VideoReformatter()
 
     def decode(self, clip: CodedClip, out: Sequence[Pixels | None]) -> None:
-        wanted: _Wanted = {w: pixels for w, pixels in zip(clip.wanted.tolist(), out, strict=True) if pixels is not None}
+        wanted: _Wanted = by_position(clip, out)
         frames = 0
         try:
             for first, last in clip.spans:
@@ -93,7 +97,7 @@ class PyavDecoder:
         context = self._contexts.get(coding)
         if context is None:
             context = open_context(clip.name, coding)
-            while len(self._contexts) >= _CONTEXTS:
+            while len(self._contexts) >= CONTEXTS:
                 self._contexts.popitem(last=False)
             self._contexts[coding] = context
         return context
@@ -126,10 +130,7 @@ def open_context(name: str, coding: Coding) -> av.VideoCodecContext:
     assert isinstance(context, av.VideoCodecContext)
     context.extradata = coding.extradata or None
     context.thread_count = 1
-    if coding.codec == "h264":
-        # Else FFmpeg guesses how far pictures are reordered where the stream does not say, and drops those that are
-        # further off than it guessed.
-        context.options = {"strict": "1"}
+    context.options = dict(OPTIONS.get(coding.codec, {}))
     for name, value in colours_of(coding.colour).items():
         setattr(context, name, value)
     return context
@@ -143,6 +144,11 @@ def colours_of(box: bytes) -> dict[str, int]:
     if box[:4] == b"nclx" and len(box) > 10:
         colours["color_range"] = 2 if box[10] & 0x80 else 1  # full or limited
     return colours
+
+
+def by_position(clip: CodedClip, out: Sequence[Pixels | None]) -> dict[int, Pixels]:
+    """Where the wanted pictures of a clip go, by their positions."""
+    return {w: pixels for w, pixels in zip(clip.wanted.tolist(), out, strict=True) if pixels is not None}
 
 
 def _range(clip: CodedClip) -> str:

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from robostream import libav
-from robostream.decode import DECODERS, PyavDecoder, VideoDecoder, colours_of
+from robostream.decode import CONTEXTS, DECODERS, OPTIONS, PyavDecoder, VideoDecoder, by_position, colours_of
 from robostream.libav import CORRUPT, PADDING, Libav, Packet, Parameters
 from robostream.mp4 import Coding
 from robostream.video import CodedClip
@@ -33,7 +33,6 @@ _Kind = tuple[int, int, int, int, int]  # width, height, format, colour range, c
 
 log = logging.getLogger("robostream")
 
-_CONTEXTS = 4  # kept per thread; one for each kind of stream in turn
 _BILINEAR = 2  # SWS_BILINEAR, PyAV's default
 _FULL_RANGE = 2  # AVCOL_RANGE_JPEG
 _TRIALS = 4  # pictures that are compared before a kind is decoded this way
@@ -70,8 +69,7 @@ class DirectDecoder:
             return
         coding = codings.pop()
         try:
-            stream = self._stream(coding)
-            stream.decode(clip, _wanted(clip, out))
+            self._stream(coding).decode(clip, by_position(clip, out))
         except _Unusual:
             self._pyav.decode(clip, out)
             self._try(clip, coding, out)
@@ -80,14 +78,14 @@ class DirectDecoder:
         stream = self._streams.get(coding)
         if stream is None:
             stream = _Stream(self._library, coding, padded=coding in self._padded)
-            while len(self._streams) >= _CONTEXTS:
+            while len(self._streams) >= CONTEXTS:
                 self._streams.popitem(last=False)
             self._streams[coding] = stream
         return stream
 
     def _try(self, clip: CodedClip, coding: Coding, expected: Sequence[Pixels | None]) -> None:
         """Compare with what PyAV made of a clip."""
-        some = dict(islice(_wanted(clip, expected).items(), _TRIALS))
+        some = dict(islice(by_position(clip, expected).items(), _TRIALS))
         while some and coding not in self._refused:
             try:
                 if self._stream(coding).agrees(clip, some):
@@ -125,8 +123,7 @@ class _Stream:
         self._packet = Packet.from_address(self._packet_pointer.value or 0)
         self._frame: Any = library.Frame.from_address(self._frame_pointer.value or 0)
         self._target, self._target_strides = (ctypes.c_void_p * 4)(), (ctypes.c_int * 4)()
-        source = ctypes.addressof(self._frame.data), ctypes.addressof(self._frame.linesize)
-        self._source = source
+        self._source = ctypes.addressof(self._frame.data), ctypes.addressof(self._frame.linesize)
         self._destination = ctypes.addressof(self._target), ctypes.addressof(self._target_strides)
 
     def _open(self, coding: Coding) -> None:
@@ -145,7 +142,7 @@ class _Stream:
             ctypes.memmove(stream.extradata, coding.extradata, len(coding.extradata))
         failed = failed or library.to_context(self._context, parameters) < 0
         library.free_parameters(ctypes.byref(parameters))
-        options = {"threads": 1} | colours_of(coding.colour) | ({"strict": 1} if coding.codec == "h264" else {})
+        options = {"threads": 1} | colours_of(coding.colour) | OPTIONS.get(coding.codec, {})
         for name, value in options.items():
             failed = failed or library.opt_set(self._context, name.encode(), str(value).encode(), 0) < 0
         if failed or library.open(self._context, decoder, None) < 0:
@@ -156,19 +153,18 @@ class _Stream:
 
         learn: also pictures of a kind that is not known yet. Raises _Unusual where PyAV is to do it.
         """
+        if not (learn or self._scalers):
+            raise _Unusual  # no kind is known, so there is nothing to decode for
         base = np.array([np.frombuffer(data, np.uint8).ctypes.data for data in clip.buffers], np.int64)
         addresses = base[clip.buffer] + clip.at
         ends = addresses + np.concatenate([clip.table.size[first:last] for first, last in clip.spans])
         if (ends > base[clip.buffer] + np.array([len(data) for data in clip.buffers])[clip.buffer]).any():
             raise _Unusual
         frames = 0
-        try:
-            for first, last in clip.spans:
-                count = last - first
-                self._decode_span(clip, first, last, addresses[frames : frames + count].tolist(), wanted, learn)
-                frames += count
-        finally:
-            self._packet.data, self._packet.size = None, 0
+        for first, last in clip.spans:
+            count = last - first
+            self._decode_span(clip, first, last, addresses[frames : frames + count].tolist(), wanted, learn)
+            frames += count
         if wanted:
             raise _Unusual
 
@@ -259,7 +255,3 @@ def _lines(width: int, height: int) -> Pixels:
     memory = np.zeros((height + 1) * stride + _ALIGNED, np.uint8)
     begin = -memory.ctypes.data % _ALIGNED
     return memory[begin : begin + (height + 1) * stride].reshape(height + 1, stride)
-
-
-def _wanted(clip: CodedClip, out: Sequence[Pixels | None]) -> _Wanted:
-    return {w: pixels for w, pixels in zip(clip.wanted.tolist(), out, strict=True) if pixels is not None}
