@@ -18,6 +18,8 @@ from robostream.windows import Window
 from robostream.windows import reach as window_reach
 
 MIN_CLIP = 32  # frames; shorter clips cost more for each than they gain in mixing
+_LONG_CLIP = 64  # frames; longer clips hardly cost less for each
+_MIXED = 16  # clips that the decoded window is to mix, at least, where that makes none shorter than MIN_CLIP
 _REACH_FACTOR = 4  # clips are this many times as long as their windows reach, so that few frames are decoded twice
 _UNIT_FRAMES = 4096  # longer episodes are cut into several fetch units
 _CODED_WINDOW_BYTES = 512 << 20  # the windowed shuffle of clips reaches over this much coded video
@@ -56,7 +58,8 @@ def settle(
 
 def _clip_frames(cameras: Sequence[Camera], tables: Mapping[str, SampleTable], buffer_size: int) -> int:
     spacing = max((keyframe_spacing(table) for table in tables.values()), default=1)
-    wanted = max(MIN_CLIP, _REACH_FACTOR * max((reach(camera) for camera in cameras), default=0))
+    usual = max(MIN_CLIP, min(_LONG_CLIP, buffer_size // _MIXED))
+    wanted = max(usual, _REACH_FACTOR * max((reach(camera) for camera in cameras), default=0))
     # Long clips leave little to mix, so at least four fit in the decoded window, unless a GOP is longer.
     wanted = min(wanted, max(MIN_CLIP, buffer_size // 4))
     return math.ceil(wanted / spacing) * spacing
