@@ -230,7 +230,10 @@ def test_an_iteration_given_up_is_an_epoch(one_file: Path) -> None:
 
 def test_shuffling_spreads_over_the_buffer(eight_files: Path) -> None:
     seen = np.array(indices(stream(eight_files, buffer_size=1000)))
-    assert len(np.unique(np.searchsorted(np.cumsum([140, 160] * 8), seen[:32], "right"))) >= 4
+    episode = np.searchsorted(np.cumsum([140, 160] * 8), seen, "right").reshape(-1, 32)
+    mixed = [len(np.unique(batch)) for batch in episode]  # batches of 32
+    assert min(mixed) >= 3  # the first batches, which come while the window fills
+    assert np.mean(mixed) >= 8  # clips of many more episodes
     assert np.median(abs(np.diff(seen))) > 100
 
 
