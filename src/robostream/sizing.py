@@ -62,7 +62,8 @@ def _clip_frames(cameras: Sequence[Camera], tables: Mapping[str, SampleTable], b
     wanted = max(usual, _REACH_FACTOR * max((reach(camera) for camera in cameras), default=0))
     # Long clips leave little to mix, so at least four fit in the decoded window, unless a GOP is longer.
     wanted = min(wanted, max(MIN_CLIP, buffer_size // 4))
-    return math.ceil(wanted / spacing) * spacing
+    gops = max(wanted // spacing, math.ceil(MIN_CLIP / spacing))
+    return gops * spacing
 
 
 def keyframe_spacing(table: SampleTable) -> int:
