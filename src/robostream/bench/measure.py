@@ -76,9 +76,10 @@ class _Run:
 
     @property
     def filling(self) -> int:
-        """Batches until robostream's shuffle window was filled once: the first samples come from the heads of the
-        clips, into memory that is touched for the first time. lerobot fills its buffer before its first sample."""
-        return math.ceil(self._options.buffer_size / self._options.batch_size) if self._ours else 0
+        """Batches until robostream's shuffle window was filled twice: the first samples come from the heads of the
+        clips, and until the second filling pictures go into memory that is touched for the first time. lerobot fills
+        its buffer before its first sample."""
+        return 2 * math.ceil(self._options.buffer_size / self._options.batch_size) if self._ours else 0
 
     def begin(self) -> None:
         self._before, self._cpu = self._dataset.metrics(), time.process_time()

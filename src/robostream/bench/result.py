@@ -86,7 +86,7 @@ class BenchmarkResult(Model):
     """Samples in the measured window; a sample is a frame of the dataset, with all its cameras."""
     batches_measured: int = Field(ge=1)
     batches_before: int = Field(ge=0)
-    """Batches that were taken before the measured window: the first, the warm-up, and one filling of the window."""
+    """Batches that were taken before the measured window: the first, the warm-up, and two fillings of the window."""
     wallclock_s: float = Field(gt=0)
     """Length of the measured window."""
     open_s: float = Field(ge=0)
