@@ -70,6 +70,42 @@ def test_a_kept_batch_is_never_overwritten(root: Path) -> None:
             assert code == (0, int(batch["episode_index"][k]), int(batch["frame_index"][k]))
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("size", [163, 500])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"shuffle": False, "delta_timestamps": WINDOWS},
+        {"delta_timestamps": WINDOWS, "num_streams": 3},
+        {"memory_bytes": 1 << 14, "shuffle": False},
+        {"on_error": "skip"},
+        {"cameras": []},
+    ],
+)
+def test_a_batch_may_be_larger_than_all_that_is_decoded_ahead(root: Path, size: int, settings: dict[str, Any]) -> None:
+    tiny = {"buffer_size": 1, "clip_frames": 2, "num_threads": 1, "repeat": True, **settings}
+    with StreamLoader(open_dataset(root, **tiny), size) as large, StreamLoader(open_dataset(root, **tiny), 1) as small:
+        batches = list(islice(large, 2))
+        samples = list(islice(small, 2 * size))
+    assert [len(batch["index"]) for batch in batches] == [size, size]
+    flat = [{k: v[i : i + 1] for k, v in batch.items()} for batch in batches for i in range(size)]
+    assert all(same(a, b) for a, b in zip(flat, samples, strict=True))
+
+
+def test_the_memory_bound_counts_windows_and_batches(root: Path) -> None:
+    def bound(size: int, steps: int, **settings: Any) -> int:
+        windows = {"action": [step / 10 for step in range(steps)], CAMERA: [-0.1, 0.0]}
+        with StreamLoader(open_dataset(root, delta_timestamps=windows, **settings), size, prefetch=1) as loader:
+            return loader.memory_bound
+
+    dataset = open_dataset(root)
+    step = 4 * dataset.meta.features["action"].shape[0] + 1  # of an action, float32, and its mask
+    assert bound(1, 10_001) - bound(1, 1) >= 10_000 * step * 60
+    shown, decoded = 2 + 1, 1 + 1  # pictures of a sample: one camera has a window, whose pictures are shared
+    picture = dataset.cameras[0].frame_bytes
+    assert bound(1001, 1, shuffle=False) - bound(1, 1, shuffle=False) >= 1000 * ((1 + 3) * shown + decoded) * picture
+
+
 def test_memory_of_dropped_batches_is_used_again(root: Path) -> None:
     dataset = open_dataset(root, buffer_size=16, clip_frames=8, num_threads=1, repeat=True)
     with StreamLoader(dataset, 8) as loader:

@@ -6,6 +6,7 @@ the pool slots of its pictures. A batch is then one gather per key, whatever cli
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
 from collections import defaultdict
@@ -26,6 +27,9 @@ from robostream.windows import Window, window_rows
 Array = npt.NDArray[Any]
 Batch = dict[str, Any]
 Sample = dict[str, Any]
+
+_POINTER = 8  # bytes, of what is no number
+_BOOKKEEPING = 9  # bytes, of `valid` and `clip`
 
 _Loans = list[tuple[Array, "weakref.ref[Array]"]]
 
@@ -83,6 +87,25 @@ _TORCH = {
     np.dtype(np.int64): torch.int64,
     np.dtype(np.bool_): torch.bool,
 }
+
+
+def sample_bytes(meta: DatasetMetadata, windows: Mapping[str, Window], cameras: Sequence[Camera]) -> int:
+    """Bytes of a pending sample: its numbers with their windows, its masks, the slots of its pictures."""
+    steps = {key: len(window.offsets) for key, window in windows.items()}
+    numbers = sum(
+        math.prod(f.shape) * _item_bytes(f.dtype) * steps.get(f.key, 1)
+        for f in meta.features.values()
+        if not f.is_camera
+    )
+    slots = sum(camera.steps * np.dtype(np.int64).itemsize for camera in cameras)
+    return numbers + slots + sum(steps.values()) + _BOOKKEEPING
+
+
+def _item_bytes(dtype: str) -> int:
+    try:
+        return np.dtype(dtype).itemsize or _POINTER
+    except TypeError:
+        return _POINTER
 
 
 class Assembler:

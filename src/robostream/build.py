@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from robostream.assemble import Assembler, BufferPool, Sample, split
+from robostream.assemble import Assembler, BufferPool, Sample, sample_bytes, split
 from robostream.checks import check_whole
 from robostream.consumer import ClipWork, ConsumerOrder
 from robostream.decode import VideoDecoder, decode_part
@@ -190,7 +190,7 @@ class Blueprint:
     def streams(self, plan: Plan, share: Share) -> list[int]:
         return list(range(share.index, plan.settings.num_streams, share.count))
 
-    def rooms(self, plan: Plan, share: Share, ahead: int) -> dict[str, Room]:
+    def rooms(self, plan: Plan, share: Share, ahead: int, batch_size: int) -> dict[str, Room]:
         """Memory of each camera's pool."""
         picture = sum(camera.frame_bytes for camera in self.cameras)
         kept = (self.settings.memory_bytes or 0) // max(1, picture * share.per_rank)
@@ -199,6 +199,7 @@ class Blueprint:
                 camera,
                 clip_frames=self.sizes.clip_frames,
                 window=plan.settings.sample_window if plan.settings.shuffle else 0,
+                batch=batch_size,
                 lanes=plan.settings.num_streams // share.count,
                 ahead=ahead,
                 # Batches are opened a whole window ahead of the consumer, however little of them is decoded.
@@ -208,14 +209,20 @@ class Blueprint:
             for camera in self.cameras
         }
 
-    def memory_bound(self, share: Share, threads: int) -> int:
-        """Bytes that one consumer keeps to at most: decoded pictures, coded clips, file indices and rows."""
+    def ring(self, plan: Plan, ahead: int, batch_size: int) -> int:
+        """Samples of one stream that are pending at most: those in the window and a batch that is not whole yet."""
+        return 2 * plan.settings.sample_window + (4 + ahead) * longest_clip(self.sizes.clip_frames) + batch_size
+
+    def memory_bound(self, share: Share, threads: int, batch_size: int = 1) -> int:
+        """Bytes that one consumer keeps to at most: decoded pictures, coded clips, file indices, rows and the numbers
+        of pending samples, with their windows."""
         plan, ahead = self.plan(share), threads + 2
-        rooms = self.rooms(plan, share, ahead)
+        rooms = self.rooms(plan, share, ahead, batch_size)
         decoded = sum(rooms[camera.key].budget * camera.frame_bytes for camera in self.cameras)
         prefetch = self.prefetch(threads)
         coded = min(prefetch.clips * prefetch.clip_bytes, prefetch.coded_bytes) + threads * prefetch.clip_bytes
-        return decoded + coded + INDEX_BYTES + ROW_BYTES
+        pending = self.ring(plan, ahead, batch_size) * (plan.settings.num_streams // share.count)
+        return decoded + coded + INDEX_BYTES + ROW_BYTES + pending * sample_bytes(self.meta, self.windows, self.cameras)
 
     def prefetch(self, threads: int) -> PrefetchSettings:
         """What a consumer with so many decoding threads reads ahead.
@@ -268,7 +275,7 @@ class Blueprint:
         plan = order.plan
         ahead = threads + 2
         keep = bool(self.settings.memory_bytes)
-        rooms = self.rooms(plan, share, ahead)
+        rooms = self.rooms(plan, share, ahead, batch_size)
         pools = {
             camera.key: FramePool(camera.shape, rooms[camera.key].capacity, rooms[camera.key].budget, keep)
             for camera in self.cameras
@@ -283,8 +290,7 @@ class Blueprint:
             with lock:
                 return pools[camera].pin(episode, frames, uses)
 
-        longest = longest_clip(self.sizes.clip_frames)
-        ring = 2 * plan.settings.sample_window + (4 + ahead) * longest
+        ring = self.ring(plan, ahead, batch_size)
         assembler = Assembler(
             self.meta,
             self.windows,

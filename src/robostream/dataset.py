@@ -463,7 +463,11 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
     @property
     def memory_bound(self) -> int:
         """Bytes that one consumer of this dataset keeps to at most, besides the batches that are handed out."""
-        return self.blueprint.memory_bound(self._share(), self.num_threads or _threads())
+        return self.memory_bound_of(1)
+
+    def memory_bound_of(self, batch_size: int) -> int:
+        """The same for a consumer that makes batches of this size."""
+        return self.blueprint.memory_bound(self._share(), self.num_threads or _threads(), batch_size)
 
     def metrics(self) -> dict[str, float]:
         """Counters and stage timings so far, of this process and its DataLoader workers; see `robostream.metrics`."""

@@ -163,7 +163,7 @@ class StreamLoader:
     def memory_bound(self) -> int:
         """Bytes that this loader keeps to at most: decoded and coded pictures, rows, and batches."""
         pictures = sum(c.steps * c.frame_bytes * (1 if self._stays_uint8(c.key) else 5) for c in self.dataset.cameras)
-        return self.dataset.memory_bound + (self.prefetch + 3) * self.batch_size * pictures
+        return self.dataset.memory_bound_of(self.batch_size) + (self.prefetch + 3) * self.batch_size * pictures
 
     def _stays_uint8(self, key: str) -> bool:
         return self.dataset.return_uint8 and self.dataset.features[key].is_video

@@ -92,20 +92,24 @@ def longest_clip(clip_frames: int) -> int:
     return clip_frames + clip_frames // 2 + 1
 
 
-def room(camera: Camera, *, clip_frames: int, window: int, lanes: int, ahead: int, spare: int, kept: int) -> Room:
+def room(
+    camera: Camera, *, clip_frames: int, window: int, batch: int, lanes: int, ahead: int, spare: int, kept: int
+) -> Room:
     """Memory of one camera, in pictures.
 
     Args:
         clip_frames: of the plan; a clip is at most one and a half times as long.
         window: the decoded window of each lane, in frames. lanes: streams of the consumer.
+        batch: samples of a batch, which are held until it is whole; of how many lanes they come is not known.
         ahead: clips that may be held beyond the window. spare: those that may be decoded beyond it.
         kept: pictures to keep for the next epoch.
     """
     longest = longest_clip(clip_frames)
     extra = reach(camera)
     # A sample leaves at most `window` places after its clip came, so clips of window + 2 clips of places are live.
-    places = lanes * (window + 2 * longest)
-    clips = lanes * math.ceil((window + 2 * longest) / max(1, clip_frames // 2)) + 2 * lanes
-    budget = lanes * window + math.ceil(lanes * window / clip_frames) * extra + spare * (longest + extra)
+    places = lanes * (window + 2 * longest) + batch
+    clips = math.ceil(places / max(1, clip_frames // 2)) + 3 * lanes
+    shown = max(lanes * window, batch)
+    budget = shown + math.ceil(shown / clip_frames) * extra + spare * (longest + extra)
     capacity = places + (clips + ahead) * extra + ahead * longest + budget
     return Room(max(budget, kept), capacity + kept)

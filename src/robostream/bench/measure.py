@@ -142,7 +142,7 @@ def _share(options: Options, dataset: StreamingLeRobotDataset) -> Share:
 
 def _memory_bound(options: Options, dataset: StreamingLeRobotDataset) -> int:
     """Over all workers, with the batches that are made ahead."""
-    each = dataset.blueprint.memory_bound(_share(options, dataset), options.decode_threads)
+    each = dataset.blueprint.memory_bound(_share(options, dataset), options.decode_threads, options.batch_size)
     wide = 1 if options.return_uint8 else 5  # float32, and the uint8 it is made of
     batch = options.batch_size * wide * sum(camera.steps * camera.frame_bytes for camera in dataset.cameras)
     return options.consumers * (each + _PREFETCH * batch) + 2 * batch
@@ -150,7 +150,8 @@ def _memory_bound(options: Options, dataset: StreamingLeRobotDataset) -> int:
 
 def _pool_size(options: Options, dataset: StreamingLeRobotDataset) -> int:
     share = _share(options, dataset)
-    rooms = dataset.blueprint.rooms(dataset.blueprint.plan(share), share, options.decode_threads + 2)
+    plan = dataset.blueprint.plan(share)
+    rooms = dataset.blueprint.rooms(plan, share, options.decode_threads + 2, options.batch_size)
     return options.consumers * sum(room.budget for room in rooms.values())
 
 
