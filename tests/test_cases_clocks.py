@@ -121,6 +121,22 @@ def test_a_wrong_declared_rate_is_reported_with_both_at_the_first_touch(tmp_path
     assert sorted(check_pairing(sample) for sample in by_index) == places([40, 40])
 
 
+@pytest.mark.parametrize("declared", [29, 15, 60])
+def test_a_wrong_declared_rate_is_reported_where_rows_and_pictures_agree(tmp_path: Path, declared: int) -> None:
+    root = write(tmp_path, [40, 3], fps=30)
+    change_info(root, fps=declared)
+    with pytest.raises(PictureMatchError, match=rf"declares {declared} fps.*30 fps"):
+        next(iter(stream(root)))
+    with pytest.raises(PictureMatchError, match=rf"declares {declared} fps.*30 fps"):
+        stream(root)[41]
+
+
+def test_a_clock_that_is_a_little_fast_is_no_other_rate(tmp_path: Path) -> None:
+    root = write(tmp_path, [40, 30], fps=30)
+    change_info(root, fps=29.5)
+    assert sorted(check_pairing(sample) for sample in stream(root)) == places([40, 30])
+
+
 @pytest.mark.parametrize("codec", ["h264", "av1"])
 def test_a_broadcast_rate_is_exact(tmp_path: Path, codec: str) -> None:
     root = write(tmp_path, [300, 100], fps=Fraction(30000, 1001), codec=codec, cameras=1)
@@ -223,3 +239,25 @@ def test_pictures_whose_times_jump_are_refused(tmp_path: Path) -> None:
     table = SimpleNamespace(pts=pts, presented=np.arange(5), timescale=5120, frame_rate=Fraction(10))
     with pytest.raises(PictureMatchError, match=r"damaged: picture 2 is at 0\.3000 s and picture 3 at 0\.5000 s"):
         match_pictures(video, table, np.arange(4) / 10, Fraction(10), 1e-4, "check")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rows_in_file", [4, 9])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_clock_without_values_is_refused(rows_in_file: int, value: float) -> None:
+    video = EpisodeVideo("video.mp4", episode=7, length=4, base=0, rows_in_file=rows_in_file, from_timestamp=0, until=9)
+    table = SimpleNamespace(pts=np.arange(4), presented=np.arange(4), timescale=10, frame_rate=Fraction(10))
+    times = np.array([0.0, 0.1, value, 0.3])
+    with pytest.raises(PictureMatchError, match=rf"video\.mp4.*episode 7, frame 2 is {value}.*timestamps=\"index\""):
+        match_pictures(video, table, times, Fraction(10), 1e-4, "check")  # type: ignore[arg-type]
+    matched = match_pictures(video, table, times, Fraction(10), 1e-4, "index") if rows_in_file == 4 else None  # type: ignore[arg-type]
+    assert matched is None or matched.positions.tolist() == [0, 1, 2, 3]
+
+
+def test_rows_without_a_clock_are_left_out_on_demand(tmp_path: Path) -> None:
+    def broken(episode: int, length: int) -> Float32:
+        return np.where(episode == 1, np.nan, np.arange(length) / 10).astype(np.float32)
+
+    root = write(tmp_path, [30, 20, 10], timestamps=broken)
+    with pytest.raises(PictureMatchError, match="episode 1, frame 0 is nan"):
+        list(stream(root))
+    assert sorted(check_pairing(s) for s in stream(root, on_error="skip")) == places([30, 20, 10], [0, 2])

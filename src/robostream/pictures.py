@@ -22,6 +22,7 @@ Float = npt.NDArray[np.float64]
 Clock = Literal["check", "index"]
 
 MISSING = -1
+_OTHER_RATE = 0.025  # share by which rates differ that can't be meant to be the same, as 29 and 30 do
 
 
 @dataclass(frozen=True)
@@ -73,11 +74,12 @@ def match_pictures(
         clock: "check" compares the rows' clock with the video's; "index" takes picture k for row k.
 
     Raises:
-        PictureMatchError: the rows' clock contradicts the video's, or the declared fps does.
+        PictureMatchError: the rows' clock contradicts the video's, or has no value, or the declared fps is another one.
     """
     pictures = len(table.presented)
     if clock == "index" or times is None:
         return _by_index(video, pictures)
+    _check_clock(video, table, times, fps)
     wanted = video.from_timestamp + times
     # Clocks stored as float32 are no finer than this.
     slack = tolerance_s + float(np.spacing(np.float32(video.from_timestamp + video.length / fps)))
@@ -139,6 +141,23 @@ def _missing_error(video: EpisodeVideo, counts: str, frame: int, detail: str) ->
         f'Re-encode or repair the file, leave the episode out with episodes=, or pass on_error="skip" to leave '
         f"out the rows without a picture."
     )
+
+
+def _check_clock(video: EpisodeVideo, table: SampleTable, times: Float, fps: Fraction) -> None:
+    """Rows have a clock, and where it agrees with the video's on another rate than the declared one, that is wrong:
+    windows would show other rows than they ask for. Real clocks are off by less, or irregular."""
+    without = ~np.isfinite(times)
+    if without.any():
+        k = int(np.argmax(without))
+        raise PictureMatchError(
+            f"{video.name}: the timestamp of episode {video.episode}, frame {k} is {times[k]}, so there is no telling "
+            f'its picture. Repair the rows, leave the episode out with episodes=, or pass timestamps="index" if '
+            f"picture k belongs to row k."
+        )
+    steps = len(times) - 1
+    elapsed = float(times[-1] - times[0]) * float(fps)
+    if steps > 0 and abs(elapsed / steps - 1) > _OTHER_RATE and abs(float(table.frame_rate / fps) - 1) > _OTHER_RATE:
+        _check_rate(video, table, fps)
 
 
 def _check_rate(video: EpisodeVideo, table: SampleTable, fps: Fraction) -> None:
