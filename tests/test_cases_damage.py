@@ -286,6 +286,52 @@ def test_a_truncated_table_is_named(tmp_path: Path, kept: float) -> None:
     assert skipped(root) == (places([12, 9]), 7)
 
 
+def spoil_name(path: Path, old: bytes, new: bytes) -> None:
+    """Change a name throughout a Parquet file's footer to one as long."""
+    data = path.read_bytes()
+    begin = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    assert old in data[begin:]
+    path.write_bytes(data[:begin] + data[begin:].replace(old, new))
+
+
+def test_a_footer_that_would_end_the_process_is_named(tmp_path: Path) -> None:
+    """pyarrow throws past Python where it is asked for such an entry of a footer, which ends the process."""
+    root = write(tmp_path, [12, 9, 7], episodes_per_data_file=2)
+    path = data_path(root, 1)
+    sound = path.read_bytes()
+    begin = len(sound) - 8 - int.from_bytes(sound[-8:-4], "little")
+    code = f"""if True:
+        import sys
+        from robostream import StreamingLeRobotDataset
+        from robostream.errors import RobostreamError
+        sound = open({str(path)!r}, "rb").read()
+        found = set()
+        for at in range({begin}, len(sound) - 8, 7):
+            data = bytearray(sound)
+            data[at] ^= 2
+            open({str(path)!r}, "wb").write(data)
+            try:
+                StreamingLeRobotDataset(root={str(root)!r}, num_threads=1, cameras=[])[25]
+            except RobostreamError as error:
+                found.add(str(error))
+        assert len(found) > 10, found
+        assert all({str(path)!r} in message for message in found), found
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_names_in_a_table_that_are_no_text_are_named(tmp_path: Path) -> None:
+    root = write(tmp_path, [12])
+    spoil_name(data_path(root, 0), b"frame_index", b"frame\xffindex")
+    assert str(data_path(root, 0)) in refusal(root, DataFileError)
+    root = write(tmp_path / "other", [12])
+    episodes = root / "meta/episodes/chunk-000/file-000.parquet"
+    spoil_name(episodes, b"length", b"len\xffth")
+    with pytest.raises(MetadataError, match=str(episodes)):
+        stream(root)
+
+
 @pytest.mark.parametrize("faststart", [True, False])
 @pytest.mark.parametrize("kept", [0, 10, 0.5, 0.97])
 def test_a_truncated_video_is_named(tmp_path: Path, kept: float, faststart: bool) -> None:

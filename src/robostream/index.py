@@ -17,7 +17,7 @@ from robostream.errors import DataFileError
 from robostream.memo import Memo
 from robostream.mp4 import SampleTable, parse_movie
 from robostream.mp4_boxes import Box, BoxError, Movie, read_movie
-from robostream.parquet import read_footer, read_group
+from robostream.parquet import read_bounds, read_footer, read_group
 from robostream.source import Source, Stat
 
 log = logging.getLogger("robostream")
@@ -103,8 +103,10 @@ class StoredIndex:
     def __init__(self, source: Source, footer: pq.FileMetaData) -> None:
         self._source = source
         self._footer = footer
-        groups = [footer.row_group(i).column(0).statistics for i in range(footer.num_row_groups)]
-        self._first = np.array([group.min for group in groups], object)
+        bounds = read_bounds(source, STORED_PATH, footer, _COLUMNS[0])
+        self._first = np.array([group[0] for group in bounds if group is not None], object)
+        if len(self._first) < len(bounds):
+            raise DataFileError(f"{source.describe(STORED_PATH)}: row groups without statistics")
         self._groups: Memo[int, pa.Table] = Memo(4 * _GROUP_BYTES, lambda table: int(table.nbytes))
 
     def find(self, path: str, stat: Stat) -> bytes | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +16,16 @@ from robostream.source import Source
 _REMOTE_TAIL = 64 * 1024  # read at first: holds the whole footer, as a rule
 _LOCAL_TAIL = 4096  # where a second look costs nothing
 _MAGIC = 8  # bytes at the end: the footer's length and "PAR1"
+PARQUET_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError)  # what pyarrow raises for damaged files
+
+
+@contextmanager
+def named(source: Source, path: str, what: str = "not a readable Parquet file") -> Iterator[None]:
+    """Turns what pyarrow raises for a damaged file into a DataFileError that names it."""
+    try:
+        yield
+    except PARQUET_ERRORS as error:
+        raise DataFileError(f"{source.describe(path)}: {what}: {error}") from error
 
 
 def read_footer(source: Source, path: str) -> pq.FileMetaData:
@@ -25,10 +36,8 @@ def read_footer(source: Source, path: str) -> pq.FileMetaData:
     length = int.from_bytes(tail[-_MAGIC:-4], "little") + _MAGIC
     if len(tail) < length <= size:
         tail = source.read_ranges(path, [size - length], [length - len(tail)])[0] + tail
-    try:
+    with named(source, path):
         return pq.read_metadata(_Pieces(source, path, size, [size - len(tail)], [tail]))
-    except (pa.ArrowException, OSError) as error:
-        raise DataFileError(f"{source.describe(path)}: not a readable Parquet file: {error}") from error
 
 
 def read_group(
@@ -38,27 +47,64 @@ def read_group(
 
     Raises DataFileError naming file and row group.
     """
-    chunks = [span for name, span in _chunks(footer, group) if _is_wanted(name, columns)]
+    with named(source, path, f"row group {group}"):
+        _check_chunks(source.stat(path).size, footer, [group], columns)
+        chunks = _chunks(footer, group, columns)
     starts, lengths = [start for start, _ in chunks], [length for _, length in chunks]
     data = source.read_ranges(path, starts, lengths)
     file = _Pieces(source, path, source.stat(path).size, starts, data)
-    try:
+    with named(source, path, f"row group {group}"):
         reader = pq.ParquetFile(file, metadata=footer)
         return reader.read_row_group(group, columns=list(columns), use_threads=False), sum(lengths)
-    except (pa.ArrowException, OSError) as error:
-        raise DataFileError(f"{source.describe(path)}: row group {group}: {error}") from error
 
 
-def _chunks(footer: pq.FileMetaData, group: int) -> list[tuple[str, tuple[int, int]]]:
-    """Per column chunk of a row group, its dotted name and (first byte, bytes)."""
+def read_bounds(source: Source, path: str, footer: pq.FileMetaData, column: str) -> list[tuple[Any, Any] | None]:
+    """Per row group, the lowest and highest value of a column, as the footer says; None where it doesn't.
+
+    Raises DataFileError naming the file where the footer is damaged.
+    """
+    groups = range(footer.num_row_groups)
+    with named(source, path):
+        _check_chunks(source.stat(path).size, footer, groups, [column])
+        number = [footer.schema.column(i).path for i in range(footer.num_columns)].index(column)
+        kind = footer.schema.column(number).physical_type
+        found: list[tuple[Any, Any] | None] = []
+        for group in groups:
+            chunk = footer.row_group(group).column(number)
+            if chunk.physical_type != kind:  # asked for its statistics, pyarrow would end the process
+                raise DataFileError(
+                    f"{source.describe(path)}: row group {group}: {column} is {chunk.physical_type} instead of {kind}: "
+                    "the file is damaged"
+                )
+            statistics = chunk.statistics
+            has = statistics is not None and statistics.has_min_max
+            found.append((statistics.min, statistics.max) if has else None)
+    return found
+
+
+def _check_chunks(size: int, footer: pq.FileMetaData, groups: Sequence[int], columns: Sequence[str]) -> None:
+    """Raise what pyarrow has against the footer's entries of these columns.
+
+    Only readers check them with errors that can be caught; `RowGroupMetaData.column` ends the process. So a reader is
+    begun: it looks at all entries before the first byte, which it doesn't get.
+    """
+    with suppress(_ReachedError):
+        reader = pq.ParquetFile(_Unread(size), metadata=footer, pre_buffer=True)
+        reader.read_row_groups(list(groups), columns=list(columns), use_threads=False)
+
+
+def _chunks(footer: pq.FileMetaData, group: int, columns: Sequence[str]) -> list[tuple[int, int]]:
+    """(first byte, bytes) of each wanted column chunk of a row group."""
     found = []
     row_group = footer.row_group(group)
     for number in range(footer.num_columns):
+        if not _is_wanted(footer.schema.column(number).path, columns):
+            continue
         chunk = row_group.column(number)
         begin = chunk.data_page_offset
         if chunk.dictionary_page_offset:
             begin = min(begin, chunk.dictionary_page_offset)
-        found.append((chunk.path_in_schema, (begin, chunk.total_compressed_size)))
+        found.append((begin, chunk.total_compressed_size))
     return found
 
 
@@ -101,3 +147,31 @@ class _Pieces(io.RawIOBase):
         data = self.read(len(buffer))
         buffer[: len(data)] = data
         return len(data)
+
+
+class _ReachedError(Exception):
+    """A reader has come as far as the first byte."""
+
+
+class _Unread(io.RawIOBase):
+    """A file of which nothing can be read."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        raise _ReachedError

@@ -16,7 +16,7 @@ from robostream.errors import DataFileError
 from robostream.memo import Memo
 from robostream.metadata import DatasetMetadata, Feature
 from robostream.metrics import Metrics
-from robostream.parquet import read_footer, read_group
+from robostream.parquet import named, read_bounds, read_footer, read_group
 from robostream.source import Source
 
 Int = npt.NDArray[np.int64]
@@ -138,9 +138,21 @@ class RowReader:
         return self._files.get(path, lambda: self._read_file(path))
 
     def _read_file(self, path: str) -> _File:
-        file = _describe(read_footer(self._source, path))
+        with named(self._source, path):
+            file = self._describe(path, read_footer(self._source, path))
         self._check_columns(path, file)
         return file
+
+    def _describe(self, path: str, metadata: pq.FileMetaData) -> _File:
+        """Where episodes lie in a file. Groups without statistics may hold any episode."""
+        names = metadata.schema.to_arrow_schema().names
+        low = np.full(metadata.num_row_groups, np.iinfo(np.int64).min)
+        high = np.full(metadata.num_row_groups, np.iinfo(np.int64).max)
+        if "episode_index" in [metadata.schema.column(i).path for i in range(metadata.num_columns)]:
+            for group, bounds in enumerate(read_bounds(self._source, path, metadata, "episode_index")):
+                if bounds is not None:
+                    low[group], high[group] = bounds
+        return _File(metadata, frozenset(names), low, high)
 
     def _check_columns(self, path: str, file: _File) -> None:
         wanted = [f.key for f in self._meta.features.values() if not f.is_video]
@@ -191,21 +203,6 @@ def _make_group(columns: Columns) -> _Group:
         sum(len(v or b"") for v in values) if values.dtype == object else values.nbytes for values in columns.values()
     )
     return _Group(columns, runs, weight)
-
-
-def _describe(metadata: pq.FileMetaData) -> _File:
-    """Where episodes lie in a file. Groups without statistics may hold any episode."""
-    names = metadata.schema.to_arrow_schema().names
-    paths = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
-    low = np.full(metadata.num_row_groups, np.iinfo(np.int64).min)
-    high = np.full(metadata.num_row_groups, np.iinfo(np.int64).max)
-    if "episode_index" in paths:
-        column = paths.index("episode_index")
-        for group in range(metadata.num_row_groups):
-            statistics = metadata.row_group(group).column(column).statistics
-            if statistics is not None and statistics.has_min_max:
-                low[group], high[group] = statistics.min, statistics.max
-    return _File(metadata, frozenset(names), low, high)
 
 
 def _numbers(column: pa.ChunkedArray, feature: Feature, where: str) -> Column:

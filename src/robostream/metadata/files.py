@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from robostream.errors import MetadataError
+from robostream.parquet import PARQUET_ERRORS
 from robostream.source import Source
 
 
@@ -34,7 +35,7 @@ def open_parquet(source: Source, path: str) -> Iterator[pq.ParquetFile]:
     with source.open(path) as handle:
         try:
             yield pq.ParquetFile(handle, pre_buffer=True)
-        except (pa.ArrowException, OSError) as error:
+        except PARQUET_ERRORS as error:
             raise MetadataError(f"{source.describe(path)}: not a readable Parquet file: {error}") from error
 
 
