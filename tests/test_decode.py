@@ -232,6 +232,13 @@ def test_a_codec_without_a_decoder_says_what_to_do(written: Make, backend: str) 
         decoder_of(backend).decode(clip, [np.zeros((64, 96, 3), np.uint8)])
 
 
+def test_a_codec_of_something_else_than_pictures_is_named(written: Make) -> None:
+    clip = written("h264 gop 2").fetch([0])
+    clip = replace(clip, table=replace(clip.table, codec="aac", extradata=(b"",), colour=(b"",)))
+    with pytest.raises(DecodeError, match=r"video\.mp4: .*'aac', which is no video codec"):
+        PyavDecoder().decode(clip, [np.zeros((64, 96, 3), np.uint8)])
+
+
 def test_a_build_without_this_decoder_says_what_to_do(written: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(codec: str, mode: str) -> CodecContext:
         raise av.codec.codec.UnknownCodecError(codec)

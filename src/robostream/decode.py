@@ -127,7 +127,8 @@ def open_context(name: str, coding: Coding) -> av.VideoCodecContext:
             f"{name}: this build of PyAV has no decoder for '{coding.codec}'. Re-encode the videos to AV1, HEVC or "
             "H.264."
         ) from error
-    assert isinstance(context, av.VideoCodecContext)
+    if not isinstance(context, av.VideoCodecContext):
+        raise DecodeError(f"{name}: its pictures are declared as '{coding.codec}', which is no video codec: damaged?")
     context.extradata = coding.extradata or None
     context.thread_count = 1
     context.options = dict(OPTIONS.get(coding.codec, {}))
