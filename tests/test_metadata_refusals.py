@@ -89,6 +89,7 @@ def test_a_broken_info_is_named(tmp_path: Path, text: str, words: str) -> None:
         ({"fps": None}, "fps: missing"),
         ({"features": None}, "features: missing"),
         ({"features": []}, "features: must be an object"),
+        ({"features": {}}, "features: must not be empty"),
         ({"features": {"action": 3}}, "features: action: must be an object"),
         ({"features": {"action": {"shape": [1]}}}, "features: action.dtype"),
         ({"features": {"action": {"dtype": "float32", "shape": ["a"]}}}, "features: action.shape"),

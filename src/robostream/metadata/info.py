@@ -126,6 +126,8 @@ def exact_fps(value: Any) -> Fraction:
 def _parse_features(value: Any) -> dict[str, Feature]:
     if not isinstance(value, dict):
         raise ValueError(f"must be an object, not {value!r}")
+    if not value:
+        raise ValueError("must not be empty: they say what is read")
     return {key: Feature.from_json(key, raw) for key, raw in value.items()}
 
 
