@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import av
+import numpy as np
 import pytest
 from cases import (
     ACTION,
@@ -65,6 +66,16 @@ def test_each_camera_is_found_by_its_own_files(tmp_path: Path, layout: Any, chun
     seen = [check_pairing(sample) for sample in dataset]
     assert sorted(seen) == places([10] * 4)
     assert [check_pairing(dataset[i]) for i in range(40)] == places([10] * 4)
+
+
+def test_an_index_is_an_integer(tmp_path: Path) -> None:
+    dataset = stream(write(tmp_path, [10]))
+    for index in (np.int32(7), np.uint8(7), np.int64(-3)):
+        assert check_pairing(dataset[index]) == (0, 7)
+    wrong: list[Any] = [1.5, "a", slice(0, 2), None, [1]]
+    for index in wrong:
+        with pytest.raises(TypeError, match="must be an integer, not"):
+            dataset[index]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())

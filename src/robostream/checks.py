@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from numbers import Integral
 
 from robostream.errors import SettingError
@@ -14,3 +15,11 @@ def check_whole(name: str, value: object, least: int | None = None) -> None:
         raise SettingError(
             f"{name}={value!r} must be a whole number" + ("" if least is None else f", at least {least}")
         )
+
+
+def sample_index(value: object) -> int:
+    """`value` as an int; TypeError for what is no integer, of Python or numpy."""
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"a sample's index must be an integer, not {value!r}; for several, ask for each") from None

@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from robostream.assemble import Batch, BufferPool, Sample, split
 from robostream.build import Blueprint, Settings, Share, decoder_factory
-from robostream.checks import check_whole
+from robostream.checks import check_whole, sample_index
 from robostream.consumer import ConsumerOrder
 from robostream.decode_device import check_decode_device
 from robostream.distributed import resolve_rank
@@ -367,8 +367,9 @@ class StreamingLeRobotDataset(IterableDataset[Sample]):
     def __getitem__(self, index: int) -> Sample:
         """Sample `index` in dataset order (0 … num_frames − 1). A clip is decoded for it: for a look, not to train.
 
-        Raises IndexError outside, and what iteration raises.
+        Raises IndexError outside, TypeError for what is no integer, and what iteration raises.
         """
+        index = sample_index(index)
         total = self.num_frames
         if not -total <= index < total:
             raise IndexError(f"index {index} is outside of {total} frames")
