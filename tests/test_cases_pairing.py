@@ -25,7 +25,7 @@ from cases import (
     write,
 )
 
-from robostream.errors import SelectionError, WindowError
+from robostream.errors import IterationEndedError, SelectionError, WindowError
 from robostream.source import LocalSource
 
 
@@ -76,6 +76,13 @@ def test_an_index_is_an_integer(tmp_path: Path) -> None:
     for index in wrong:
         with pytest.raises(TypeError, match="must be an integer, not"):
             dataset[index]
+
+
+def test_of_two_iterations_at_once_the_older_says_why_it_ends(tmp_path: Path) -> None:
+    dataset = stream(write(tmp_path, [10]))
+    with pytest.raises(IterationEndedError, match=r"newer one of the same dataset.*open the dataset twice"):
+        list(zip(dataset, dataset, strict=False))
+    assert len(list(dataset)) == 10
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())

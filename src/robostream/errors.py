@@ -63,5 +63,9 @@ class StateError(RobostreamError, ValueError):
     """A saved state does not belong to this dataset, seed or setting, or cannot be made here."""
 
 
+class IterationEndedError(RobostreamError, RuntimeError):
+    """An iteration was asked for more after its dataset or loader was closed or iterated anew."""
+
+
 class BenchmarkError(RobostreamError):
     """A benchmark measured nothing, or what it should measure is not there."""

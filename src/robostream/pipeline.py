@@ -18,7 +18,7 @@ from robostream import threads
 from robostream.assemble import Assembler, Batch, BufferPool
 from robostream.consumer import ClipWork, ConsumerOrder, SampleRun, Turns
 from robostream.decode import VideoDecoder, decode_part
-from robostream.errors import DataFileError, RobostreamError
+from robostream.errors import DataFileError, IterationEndedError, RobostreamError
 from robostream.fetch import CameraPart, ClipFetcher, FetchedClip
 from robostream.metrics import Metrics
 from robostream.open_batches import OpenBatches, Pixels
@@ -235,7 +235,10 @@ class Pipeline:
         if self._error is not None:
             raise self._error
         if self._closed:
-            raise RuntimeError("this pipeline is closed")
+            raise IterationEndedError(
+                "this iteration is over: a newer one of the same dataset or loader ended it, or close() did. For two "
+                "at once, open the dataset twice."
+            )
 
     def _release(self, ring: Int) -> None:
         pictures = self._assembler.pictures(ring)
