@@ -79,10 +79,11 @@ def test_an_index_is_an_integer(tmp_path: Path) -> None:
 
 
 def test_of_two_iterations_at_once_the_older_says_why_it_ends(tmp_path: Path) -> None:
-    dataset = stream(write(tmp_path, [10]))
+    dataset = stream(write(tmp_path, [400], cameras=1), buffer_size=20, clip_frames=5)
     with pytest.raises(IterationEndedError, match=r"newer one of the same dataset.*open the dataset twice"):
         list(zip(dataset, dataset, strict=False))
-    assert len(list(dataset)) == 10
+    assert len(list(dataset)) == 400
+    dataset.close()
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
