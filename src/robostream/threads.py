@@ -1,7 +1,8 @@
 """Threads that end before the interpreter does.
 
 A daemon thread that is at work when the interpreter is torn down is unwound wherever it happens to be, and within a
-library's C++ code that aborts the process. So threads are told to end at exit, and waited for.
+library's C++ code that aborts the process. So threads are told to end at exit, and waited for. Arrow's threads can't be
+told: to let go of what they read through Python's files they need the interpreter lock, so they get it once more.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable
 
 _PATIENCE_S = 5.0  # in all; a thread that waits for a network longer than that does no harm
+_GRACE_S = 0.01  # for Arrow's threads, which are at it for microseconds
 
 _running: dict[threading.Thread, Callable[[], None]] = {}
 
@@ -38,6 +40,7 @@ def _end_all() -> None:
         stop()
     for thread in alive:
         thread.join(max(0.0, deadline - time.monotonic()))
+    time.sleep(_GRACE_S)
 
 
 atexit.register(_end_all)
