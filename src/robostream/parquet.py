@@ -112,14 +112,11 @@ def _is_wanted(name: str, columns: Collection[str]) -> bool:
     return any(name == column or name.startswith(f"{column}.") for column in columns)
 
 
-class _Pieces(io.RawIOBase):
-    """A file of which some pieces are in memory; the rest is read from the source when it is asked for."""
+class _Sized(io.RawIOBase):
+    """A file of a known size to move about in."""
 
-    def __init__(self, source: Source, path: str, size: int, starts: Sequence[int], data: Sequence[bytes]) -> None:
-        self._source = source
-        self._path = path
+    def __init__(self, size: int) -> None:
         self._size = size
-        self._pieces = list(zip(starts, data, strict=True))
         self._at = 0
 
     def readable(self) -> bool:
@@ -134,6 +131,16 @@ class _Pieces(io.RawIOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         return self._at
+
+
+class _Pieces(_Sized):
+    """A file of which some pieces are in memory; the rest is read from the source when it is asked for."""
+
+    def __init__(self, source: Source, path: str, size: int, starts: Sequence[int], data: Sequence[bytes]) -> None:
+        super().__init__(size)
+        self._source = source
+        self._path = path
+        self._pieces = list(zip(starts, data, strict=True))
 
     def read(self, size: int | None = -1) -> bytes:
         stop = self._size if size is None or size < 0 else min(self._at + size, self._size)
@@ -153,25 +160,8 @@ class _ReachedError(Exception):
     """A reader has come as far as the first byte."""
 
 
-class _Unread(io.RawIOBase):
+class _Unread(_Sized):
     """A file of which nothing can be read."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
 
     def read(self, size: int | None = -1) -> bytes:
         raise _ReachedError
