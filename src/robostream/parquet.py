@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -88,9 +88,12 @@ def _check_chunks(size: int, footer: pq.FileMetaData, groups: Sequence[int], col
     Only readers check them with errors that can be caught; `RowGroupMetaData.column` ends the process. So a reader is
     begun: it looks at all entries before the first byte, which it doesn't get.
     """
-    with suppress(_ReachedError):
+    try:
         reader = pq.ParquetFile(_Unread(size), metadata=footer, pre_buffer=True)
         reader.read_row_groups(list(groups), columns=list(columns), use_threads=False)
+    except _ReachedError as reached:
+        # The reader holds it, and its traceback everybody's frames, so that none of them would ever be freed.
+        reached.__traceback__ = None
 
 
 def _chunks(footer: pq.FileMetaData, group: int, columns: Sequence[str]) -> list[tuple[int, int]]:
