@@ -249,8 +249,14 @@ def test_a_clock_without_values_is_refused(rows_in_file: int, value: float) -> N
     times = np.array([0.0, 0.1, value, 0.3])
     with pytest.raises(PictureMatchError, match=rf"video\.mp4.*episode 7, frame 2 is {value}.*timestamps=\"index\""):
         match_pictures(video, table, times, Fraction(10), 1e-4, "check")  # type: ignore[arg-type]
-    matched = match_pictures(video, table, times, Fraction(10), 1e-4, "index") if rows_in_file == 4 else None  # type: ignore[arg-type]
-    assert matched is None or matched.positions.tolist() == [0, 1, 2, 3]
+
+
+def test_by_index_no_clock_is_needed() -> None:
+    video = EpisodeVideo("video.mp4", episode=7, length=4, base=0, rows_in_file=4, from_timestamp=0, until=9)
+    table = SimpleNamespace(pts=np.arange(4), presented=np.arange(4), timescale=10, frame_rate=Fraction(10))
+    times = np.array([0.0, 0.1, np.nan, np.inf])
+    matched = match_pictures(video, table, times, Fraction(10), 1e-4, "index")  # type: ignore[arg-type]
+    assert matched.positions.tolist() == [0, 1, 2, 3]
 
 
 def test_rows_without_a_clock_are_left_out_on_demand(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import shutil
@@ -9,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -45,6 +47,7 @@ from robostream.errors import (
     RobostreamError,
     UnsupportedVersionError,
 )
+from robostream.parquet import read_footer, read_group
 from robostream.source import LocalSource
 
 
@@ -319,6 +322,24 @@ def test_a_footer_that_would_end_the_process_is_named(tmp_path: Path) -> None:
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_reading_a_table_keeps_nobody_alive(tmp_path: Path) -> None:
+    root = write(tmp_path, [12])
+    path = str(data_path(root, 0).relative_to(root))
+
+    class Caller:
+        pass
+
+    def read() -> weakref.ref[Caller]:
+        caller = Caller()
+        source = LocalSource(root)
+        read_group(source, path, read_footer(source, path), 0, ["index"])
+        return weakref.ref(caller)
+
+    called = read()
+    gc.collect()
+    assert called() is None
 
 
 def test_names_in_a_table_that_are_no_text_are_named(tmp_path: Path) -> None:

@@ -104,9 +104,10 @@ class StoredIndex:
         self._source = source
         self._footer = footer
         bounds = read_bounds(source, STORED_PATH, footer, _COLUMNS[0])
-        self._first = np.array([group[0] for group in bounds if group is not None], object)
-        if len(self._first) < len(bounds):
+        known = [group for group in bounds if group is not None]
+        if len(known) < len(bounds):
             raise DataFileError(f"{source.describe(STORED_PATH)}: row groups without statistics")
+        self._first = np.array([first for first, _ in known], object)
         self._groups: Memo[int, pa.Table] = Memo(4 * _GROUP_BYTES, lambda table: int(table.nbytes))
 
     def find(self, path: str, stat: Stat) -> bytes | None:

@@ -47,12 +47,13 @@ def read_group(
 
     Raises DataFileError naming file and row group.
     """
+    size = source.stat(path).size
     with named(source, path, f"row group {group}"):
-        _check_chunks(source.stat(path).size, footer, [group], columns)
+        _check_chunks(size, footer, [group], columns)
         chunks = _chunks(footer, group, columns)
     starts, lengths = [start for start, _ in chunks], [length for _, length in chunks]
     data = source.read_ranges(path, starts, lengths)
-    file = _Pieces(source, path, source.stat(path).size, starts, data)
+    file = _Pieces(source, path, size, starts, data)
     with named(source, path, f"row group {group}"):
         reader = pq.ParquetFile(file, metadata=footer)
         return reader.read_row_group(group, columns=list(columns), use_threads=False), sum(lengths)

@@ -22,6 +22,7 @@ Float = npt.NDArray[np.float64]
 Clock = Literal["check", "index"]
 
 MISSING = -1
+_RATE_SLACK = 0.005  # share by which a rate may differ that clocks are at odds with
 _OTHER_RATE = 0.025  # share by which rates differ that can't be meant to be the same, as 29 and 30 do
 
 
@@ -89,7 +90,7 @@ def match_pictures(
     found = table.pts[table.presented[positions]] / table.timescale
     if (abs(found - wanted) <= slack).all():
         return Matched(positions)
-    _check_rate(video, table, fps)
+    _check_rate(video, table, fps, _RATE_SLACK)
     _check_steps(video, found, fps)
     regular = np.arange(video.length) / float(fps)
     if (abs(times - regular) > slack).any():
@@ -156,13 +157,13 @@ def _check_clock(video: EpisodeVideo, table: SampleTable, times: Float, fps: Fra
         )
     steps = len(times) - 1
     elapsed = float(times[-1] - times[0]) * float(fps)
-    if steps > 0 and abs(elapsed / steps - 1) > _OTHER_RATE and abs(float(table.frame_rate / fps) - 1) > _OTHER_RATE:
-        _check_rate(video, table, fps)
+    if steps > 0 and abs(elapsed / steps - 1) > _OTHER_RATE:
+        _check_rate(video, table, fps, _OTHER_RATE)
 
 
-def _check_rate(video: EpisodeVideo, table: SampleTable, fps: Fraction) -> None:
+def _check_rate(video: EpisodeVideo, table: SampleTable, fps: Fraction, slack: float) -> None:
     rate = table.frame_rate
-    if rate and abs(float(rate / fps) - 1) > 5e-3:
+    if rate and abs(float(rate / fps) - 1) > slack:
         raise PictureMatchError(
             f"{video.name}: info.json declares {float(fps):g} fps, but the video has {float(rate):g} fps (found at "
             f'episode {video.episode}). Correct the declared fps, or pass timestamps="index" to take picture k for '
